@@ -1,0 +1,182 @@
+"""Rust core of pams-parallel.
+
+The classes here take resolved, positional values; names, defaults, warnings and
+messages for users live in the Python modules that call them.
+
+A snapshot is a sequence of object graphs ("roots") that share one numbering: every
+object with an identity worth keeping (containers, instances, strings, ...) gets the
+next *number* when it is first met, on the encoding and on the decoding side alike.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Final, final
+
+from typing_extensions import Buffer
+
+__version__: Final[str]
+
+class ForeignReferenceError(RuntimeError):
+    """An object that :class:`Encoder` was told to refuse has been met."""
+
+class SnapshotDecodeError(ValueError):
+    """The bytes are not an undamaged snapshot of this version."""
+
+@final
+class Encoder:
+    """Encodes object graphs into one snapshot.
+
+    Args:
+        externals: objects that are written as references to their index in this
+            sequence; the decoder gets its own counterparts in the same order. An object
+            that stands in it twice has its first index.
+        foreign: objects that must not be met, unless they are external as well.
+        reducers: additional reducers by exact type, consulted before ``copyreg``.
+        sink: binary file opened for writing with ``write`` and ``seek``; a snapshot
+            larger than ``spill_bytes`` goes there in pieces instead of into memory.
+        spill_bytes: size of the buffer.
+    """
+
+    def __new__(
+        cls,
+        externals: Sequence[object] = (),
+        foreign: Sequence[object] = (),
+        reducers: Mapping[type, Callable[[Any], Any]] | None = None,
+        sink: Any = None,
+        spill_bytes: int = 262144,
+    ) -> Encoder: ...
+    def add(self, obj: object, name: str | tuple[str, ...] = "obj") -> None:
+        """Append ``obj`` as the next root.
+
+        Objects that earlier roots contain are referred to, so aliasing between roots is
+        kept. If anything fails, the encoder is closed.
+
+        Args:
+            obj: any object that pickle (protocol 5) can copy.
+            name: what error messages call ``obj``; a tuple names the items of ``obj``,
+                which then has to be a tuple of the same length.
+
+        Raises:
+            ForeignReferenceError: one of ``foreign`` has been met.
+            ValueError: the encoder is finished or closed by an earlier failure.
+            Exception: what pickle raises for an object that it cannot copy, with the
+                path from the root to the culprit added to the message.
+        """
+    def finish(self) -> bytes | None:
+        """Complete the snapshot; no more roots can be added.
+
+        Returns:
+            The snapshot, or ``None`` if it went to ``sink`` (it starts at offset 0
+            there and is :attr:`size` bytes long).
+        """
+    @property
+    def size(self) -> int:
+        """Bytes of the snapshot so far, header included."""
+    def numbers_of(self, objs: Iterable[object]) -> bytes:
+        """Numbers of ``objs`` in the snapshot, as little-endian ``uint32``.
+
+        ``0xFFFFFFFF`` stands for an object that is not in it. Callable before and after
+        :meth:`finish`.
+        """
+    def random_offsets(self, prngs: Iterable[object]) -> bytes:
+        """Where the states of ``prngs`` stand in the snapshot, as little-endian ``uint64``.
+
+        All bits set stand for an object that is not in it as a native ``random.Random``.
+        """
+
+@final
+class Decoder:
+    """Decodes a snapshot; the graphs are built by the constructor.
+
+    Args:
+        data: the snapshot. Bytes after its end are ignored, nothing of ``data`` is
+            referred to afterwards.
+        externals: counterparts of the encoder's externals.
+
+    Raises:
+        SnapshotDecodeError: damaged, truncated or foreign data, or fewer externals
+            than the snapshot refers to.
+        Exception: whatever the reconstruction of an object raises.
+    """
+
+    def __new__(cls, data: Buffer, externals: Sequence[object] = ()) -> Decoder: ...
+    @property
+    def roots(self) -> list[Any]:
+        """The roots, in the order in which they were added."""
+    def objects(self, numbers: Buffer) -> list[Any]:
+        """The objects with these numbers (little-endian ``uint32``).
+
+        Raises:
+            ValueError: a number that no object of the snapshot has.
+        """
+    def random_offsets(self, prngs: Iterable[object]) -> bytes:
+        """As :meth:`Encoder.random_offsets`, for the decoded objects."""
+    def close(self) -> None:
+        """Drop the references to the decoded objects."""
+
+def pack_random_states(frame: Buffer, offsets: Buffer, prngs: Sequence[object]) -> bytes:
+    """Pack the states of pseudo random number generators relative to a snapshot.
+
+    A generator whose 624 words equal those in ``frame`` (or those after up to four
+    twists of them) takes a few bytes, any other 2.5 kB.
+
+    Args:
+        frame: the snapshot.
+        offsets: from :meth:`Decoder.random_offsets` before the generators were used.
+        prngs: the generators; an entry that is not an exact ``random.Random`` whose
+            ``gauss_next`` is ``None`` or a ``float`` is marked as absent.
+    """
+
+@final
+class RandomStates:
+    """Unpacks what :func:`pack_random_states` made.
+
+    Args:
+        packed: the packed states.
+        frame: the same snapshot.
+        offsets: offsets into ``frame`` in the same order.
+
+    Raises:
+        SnapshotDecodeError: ``packed`` is damaged or does not fit ``offsets``.
+    """
+
+    def __new__(cls, packed: Buffer, frame: Buffer, offsets: Buffer) -> RandomStates: ...
+    def __len__(self) -> int: ...
+    def getstate(self, index: int) -> tuple[Any, ...] | None:
+        """State as ``random.Random.getstate`` gives it, ``None`` if marked as absent."""
+    def apply(self, index: int, prng: object) -> bool:
+        """Set the state of ``prng`` if it is an exact ``random.Random``.
+
+        Returns:
+            Whether it was set: ``False`` for another type or a state marked as absent.
+        """
+    def close(self) -> None:
+        """Release ``frame``."""
+
+def changed_attributes(before: dict[Any, Any], after: dict[Any, Any]) -> list[Any]:
+    """Keys that were added, deleted or assigned another object.
+
+    A new object of the same exact type ``str``, ``bytes``, ``int``, ``float``,
+    ``complex``, ``bool``, ``NoneType``, a NumPy number, or a tuple of such, that is equal
+    to the old one, sign of zero included, does not count.
+
+    Args:
+        before: shallow copy of an instance's ``__dict__``.
+        after: the ``__dict__`` now.
+    """
+
+def chunk_bounds(n_items: int, n_chunks: int) -> list[tuple[int, int]]:
+    """Bounds ``(start, stop)`` of consecutive chunks whose sizes differ by at most one.
+
+    Longer chunks come first and no chunk is empty, e.g. 10 items in 3 chunks have sizes
+    4, 3 and 3.
+
+    Args:
+        n_items: number of items, at least 0.
+        n_chunks: largest number of chunks, at least 1.
+
+    Raises:
+        ValueError: ``n_items`` is negative or ``n_chunks`` is less than 1.
+    """
+
+def index_of(items: list[Any], obj: object) -> int:
+    """Index of the first item that *is* ``obj``, or -1. Never compares by value."""
