@@ -1,0 +1,29 @@
+//! Rust core of pams-parallel. What each module is for: docs/architecture.md.
+
+pub mod chunking;
+pub mod error;
+pub mod mersenne;
+mod py;
+pub mod random_states;
+pub mod wire;
+
+use pyo3::prelude::*;
+
+/// Extension module; its contract for Python is `python/pams_parallel/_core.pyi`.
+// The walkers rely on the GIL between two steps, so free-threaded builds are told so.
+#[pymodule(gil_used = true)]
+mod _core {
+    #[pymodule_export]
+    use crate::py::{
+        attributes::changed_attributes,
+        decoder::Decoder,
+        encoder::Encoder,
+        errors::{ForeignReferenceError, SnapshotDecodeError},
+        functions::{chunk_bounds, index_of},
+        packed_states::{pack_random_states, RandomStates},
+    };
+
+    #[pymodule_export]
+    #[allow(non_upper_case_globals)]
+    const __version__: &str = env!("CARGO_PKG_VERSION");
+}

@@ -1,0 +1,121 @@
+//! Which attributes an agent assigned or deleted, for the warning about lost changes.
+
+use pyo3::ffi;
+use pyo3::prelude::*;
+use pyo3::types::{
+    PyBool, PyBytes, PyComplex, PyDict, PyFloat, PyInt, PyList, PyNone, PyString, PyTuple,
+};
+
+use super::runtime::Runtime;
+
+#[pyfunction]
+#[pyo3(signature = (before, after, /))]
+pub fn changed_attributes<'py>(
+    before: &Bound<'py, PyDict>,
+    after: &Bound<'py, PyDict>,
+) -> PyResult<Bound<'py, PyList>> {
+    let py = before.py();
+    let changed = PyList::empty(py);
+    if same_items(before, after) {
+        return Ok(changed);
+    }
+    // Comparing NumPy numbers runs code that could reach the dicts: work on copies.
+    let (before, after) = (before.copy()?, after.copy()?);
+    for (name, old) in before.iter() {
+        match after.get_item(&name)? {
+            Some(new) if new.is(&old) || is_equal_value(&old, &new)? => {}
+            _ => changed.append(name)?,
+        }
+    }
+    for name in after.keys().iter() {
+        if !before.contains(&name)? {
+            changed.append(name)?;
+        }
+    }
+    Ok(changed)
+}
+
+/// Whether both hold the same objects in the same order, the case of nearly every call.
+fn same_items(before: &Bound<'_, PyDict>, after: &Bound<'_, PyDict>) -> bool {
+    if before.len() != after.len() {
+        return false;
+    }
+    let next = |dict: &Bound<'_, PyDict>, position: &mut ffi::Py_ssize_t| {
+        let (mut key, mut value) = (std::ptr::null_mut(), std::ptr::null_mut());
+        // SAFETY: `dict` is a live dict, and no Python code runs between two calls.
+        let found = unsafe {
+            ffi::PyDict_Next(
+                dict.as_ptr(),
+                std::ptr::from_mut(position),
+                &raw mut key,
+                &raw mut value,
+            )
+        };
+        (found != 0).then_some((key, value))
+    };
+    let (mut old, mut new) = (0, 0);
+    loop {
+        match (next(before, &mut old), next(after, &mut new)) {
+            (None, None) => return true,
+            (left, right) if left == right => {}
+            _ => return false,
+        }
+    }
+}
+
+/// Whether `new` is an immutable value of the same type that equals `old`, signs of zeros
+/// included.
+fn is_equal_value(old: &Bound<'_, PyAny>, new: &Bound<'_, PyAny>) -> PyResult<bool> {
+    // Tuples can nest deeper than the native stack is.
+    let mut pairs = vec![(old.clone(), new.clone())];
+    let mut top = true;
+    while let Some((old, new)) = pairs.pop() {
+        if old.is(&new) {
+            continue;
+        }
+        if !old.get_type().is(new.get_type()) {
+            return Ok(false);
+        }
+        if let (Ok(old), Ok(new)) = (old.cast_exact::<PyTuple>(), new.cast_exact::<PyTuple>()) {
+            if old.len() != new.len() {
+                return Ok(false);
+            }
+            pairs.extend(old.iter().zip(new.iter()));
+        } else if !is_value_type(&old)? || !old.eq(&new)? || !same_zero_signs(&old, &new)? {
+            return Ok(false);
+        }
+        top = false;
+    }
+    Ok(!top)
+}
+
+fn is_value_type(value: &Bound<'_, PyAny>) -> PyResult<bool> {
+    Ok(value.is_exact_instance_of::<PyFloat>()
+        || value.is_exact_instance_of::<PyInt>()
+        || value.is_exact_instance_of::<PyString>()
+        || value.is_exact_instance_of::<PyBytes>()
+        || value.is_exact_instance_of::<PyBool>()
+        || value.is_exact_instance_of::<PyComplex>()
+        || value.is_exact_instance_of::<PyNone>()
+        || value.is_instance(Runtime::get(value.py())?.numpy_number.bind(value.py()))?)
+}
+
+/// Whether zeros among two equal numbers have the same signs. Only floating-point numbers,
+/// plain or NumPy's, have signed zeros.
+fn same_zero_signs(old: &Bound<'_, PyAny>, new: &Bound<'_, PyAny>) -> PyResult<bool> {
+    if old.is_exact_instance_of::<PyString>()
+        || old.is_exact_instance_of::<PyBytes>()
+        || old.is_exact_instance_of::<PyInt>()
+        || old.is_exact_instance_of::<PyNone>()
+    {
+        return Ok(true);
+    }
+    let signs = |value: &Bound<'_, PyAny>| -> PyResult<[bool; 2]> {
+        let part = |name: &str| -> PyResult<bool> {
+            let part: f64 = value.getattr(name)?.extract()?;
+            Ok(part == 0.0 && part.is_sign_negative())
+        };
+        Ok([part("real")?, part("imag")?])
+    };
+    Ok(signs(old)? == signs(new)?)
+}

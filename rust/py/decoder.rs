@@ -1,0 +1,656 @@
+//! Decoding: a stack machine that runs the instructions of a snapshot.
+//!
+//! The bytes are checked against damage by their checksum, but nothing relies on that: every
+//! operand, stack depth and type is checked again, so no bytes can do more than raise.
+
+use std::collections::HashMap;
+
+use pyo3::exceptions::{PyAttributeError, PyTypeError, PyValueError};
+use pyo3::ffi;
+use pyo3::intern;
+use pyo3::prelude::*;
+use pyo3::types::{
+    PyByteArray, PyBytes, PyDict, PyFrozenSet, PyList, PySet, PyString, PyTuple, PyType,
+};
+
+use super::buffer::Buffer;
+use super::errors::{owned, status};
+use super::late::LateContainers;
+use super::numbers::{words, NO_OFFSET};
+use super::random::instance_dict;
+use super::runtime::Runtime;
+use super::types::{is_plain, new_plain};
+use crate::error::{DecodeError, Result as WireResult};
+use crate::mersenne::{self, STATE_LEN};
+use crate::random_states::{checked_index, read_gauss, Position};
+use crate::wire::{self, op, Reader, HEADER_LEN};
+
+#[pyclass(module = "pams_parallel._core")]
+pub struct Decoder {
+    roots: Vec<Py<PyAny>>,
+    objects: Vec<Py<PyAny>>,
+    randoms: Vec<(usize, u64)>,
+}
+
+#[pymethods]
+impl Decoder {
+    #[new]
+    #[pyo3(signature = (data, externals=None))]
+    fn new(
+        py: Python<'_>,
+        data: &Bound<'_, PyAny>,
+        externals: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<Self> {
+        let buffer = Buffer::get(data)?;
+        let bytes = buffer.constant();
+        let (header, stream) = wire::open(&bytes)?;
+        let externals = match externals {
+            None => Vec::new(),
+            Some(externals) => externals
+                .try_iter()?
+                .map(|obj| obj.map(Bound::unbind))
+                .collect::<PyResult<_>>()?,
+        };
+        let _paused = PausedCollector::new();
+        let mut machine = Machine {
+            py,
+            reader: Reader::new(stream),
+            externals,
+            stack: Vec::new(),
+            // A hint only: each object takes a byte of the stream at least.
+            objects: Vec::with_capacity((header.objects as usize).min(stream.len())),
+            randoms: Vec::new(),
+            shapes: Vec::new(),
+            roots: Vec::new(),
+            late: LateContainers::default(),
+        };
+        machine.run()?;
+        if machine.objects.len() != header.objects as usize || !machine.stack.is_empty() {
+            return Err(machine
+                .malformed("an end that does not fit the header")
+                .into());
+        }
+        std::mem::take(&mut machine.late).settle(py)?;
+        Ok(Decoder {
+            roots: machine.roots,
+            objects: machine.objects,
+            randoms: machine.randoms,
+        })
+    }
+
+    #[getter]
+    fn roots<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
+        PyList::new(py, &self.roots)
+    }
+
+    #[pyo3(signature = (numbers, /))]
+    fn objects<'py>(
+        &self,
+        py: Python<'py>,
+        numbers: &Bound<'py, PyAny>,
+    ) -> PyResult<Bound<'py, PyList>> {
+        let found = words::<4>(numbers)?
+            .into_iter()
+            .map(|word| {
+                let number = u32::from_le_bytes(word);
+                self.objects.get(number as usize).ok_or_else(|| {
+                    PyValueError::new_err(format!("no object of the snapshot has number {number}"))
+                })
+            })
+            .collect::<PyResult<Vec<_>>>()?;
+        PyList::new(py, found)
+    }
+
+    #[pyo3(signature = (prngs, /))]
+    fn random_offsets<'py>(
+        &self,
+        py: Python<'py>,
+        prngs: &Bound<'py, PyAny>,
+    ) -> PyResult<Bound<'py, PyBytes>> {
+        let places: HashMap<usize, u64> = self
+            .randoms
+            .iter()
+            .filter_map(|(number, offset)| {
+                let prng = self.objects.get(*number)?;
+                Some((prng.as_ptr() as usize, *offset))
+            })
+            .collect();
+        let mut offsets = Vec::new();
+        for prng in prngs.try_iter()? {
+            let offset = places.get(&(prng?.as_ptr() as usize)).unwrap_or(&NO_OFFSET);
+            offsets.extend_from_slice(&offset.to_le_bytes());
+        }
+        Ok(PyBytes::new(py, &offsets))
+    }
+
+    fn close(&mut self) -> PyResult<()> {
+        let dropped = (
+            std::mem::take(&mut self.roots),
+            std::mem::take(&mut self.objects),
+            std::mem::take(&mut self.randoms),
+        );
+        drop(dropped);
+        Ok(())
+    }
+
+    fn __traverse__(&self, visit: pyo3::PyVisit<'_>) -> Result<(), pyo3::PyTraverseError> {
+        let mut all = self.roots.iter().chain(&self.objects);
+        all.try_for_each(|obj| visit.call(obj))
+    }
+
+    fn __clear__(&mut self) {
+        let dropped = (
+            std::mem::take(&mut self.roots),
+            std::mem::take(&mut self.objects),
+        );
+        drop(dropped);
+    }
+}
+
+/// Keeps the garbage collector from walking a graph that is still being built.
+struct PausedCollector {
+    was_enabled: bool,
+}
+
+impl PausedCollector {
+    fn new() -> Self {
+        // SAFETY: called while attached to the interpreter, as methods of a pyclass are.
+        let was_enabled = unsafe { ffi::PyGC_Disable() } != 0;
+        PausedCollector { was_enabled }
+    }
+}
+
+impl Drop for PausedCollector {
+    fn drop(&mut self) {
+        if self.was_enabled {
+            // SAFETY: as above.
+            unsafe { ffi::PyGC_Enable() };
+        }
+    }
+}
+
+/// A class and attribute names that its instances have.
+struct Shape {
+    class: Py<PyType>,
+    names: Vec<Py<PyString>>,
+}
+
+struct Machine<'py, 'data> {
+    py: Python<'py>,
+    reader: Reader<'data>,
+    externals: Vec<Py<PyAny>>,
+    stack: Vec<Py<PyAny>>,
+    objects: Vec<Py<PyAny>>,
+    /// Number and offset of each native `random.Random`.
+    randoms: Vec<(usize, u64)>,
+    shapes: Vec<Shape>,
+    roots: Vec<Py<PyAny>>,
+    late: LateContainers,
+}
+
+impl<'py> Machine<'py, '_> {
+    fn malformed(&self, what: &'static str) -> DecodeError {
+        DecodeError::Malformed {
+            what,
+            at: HEADER_LEN + self.reader.position(),
+        }
+    }
+
+    fn run(&mut self) -> PyResult<()> {
+        loop {
+            let at = self.reader.position();
+            let code = self.reader.byte()?;
+            if code >= op::SMALL_INT {
+                self.push_int(i64::from(code - op::SMALL_INT))?;
+                continue;
+            }
+            match code {
+                op::END => return Ok(()),
+                op::NONE => self.stack.push(self.py.None()),
+                op::TRUE => self.push_bool(true),
+                op::FALSE => self.push_bool(false),
+                op::INT => {
+                    let value = self.reader.zigzag()?;
+                    self.push_int(value)?;
+                }
+                op::BIG_INT => self.big_int()?,
+                op::FLOAT => {
+                    let bytes = self.reader.array()?;
+                    self.push_float(bytes)?;
+                }
+                op::FLOATS => {
+                    let count = self.reader.varint()?;
+                    let bytes = self.reader.bytes(count.saturating_mul(8))?;
+                    for eight in bytes.as_chunks::<8>().0 {
+                        self.push_float(*eight)?;
+                    }
+                }
+                op::STR => self.string(None)?,
+                op::STR_SURROGATES => self.string(Some(c"surrogatepass"))?,
+                op::BYTES => {
+                    let bytes = PyBytes::new(self.py, self.reader.counted()?);
+                    self.push_new(bytes.into_any().unbind());
+                }
+                op::BYTEARRAY => {
+                    let bytes = PyByteArray::new(self.py, self.reader.counted()?);
+                    self.push_new(bytes.into_any().unbind());
+                }
+                op::REF => {
+                    let number = self.reader.varint()?;
+                    let found = usize::try_from(number).ok();
+                    let found = found.and_then(|number| self.objects.get(number));
+                    let found = found.map(|obj| obj.clone_ref(self.py));
+                    let obj = found.ok_or_else(|| self.malformed("a number without an object"))?;
+                    self.stack.push(obj);
+                }
+                op::EXTERNAL => {
+                    let index = self.reader.varint()?;
+                    let found = usize::try_from(index).ok();
+                    let found = found.and_then(|index| self.externals.get(index));
+                    let obj = found.ok_or(DecodeError::External {
+                        index,
+                        given: self.externals.len(),
+                    })?;
+                    self.stack.push(obj.clone_ref(self.py));
+                }
+                op::LIST => self.push_new(PyList::empty(self.py).into_any().unbind()),
+                op::APPEND => self.append()?,
+                op::ATOM_LIST => {
+                    let items = self.pop_counted()?;
+                    let list = PyList::new(self.py, items)?;
+                    self.push_new(list.into_any().unbind());
+                }
+                op::DICT => self.push_new(PyDict::new(self.py).into_any().unbind()),
+                op::SET_ITEMS => self.set_items()?,
+                op::SET_ITEMS_LATE => {
+                    let pairs = self.pop_pairs()?;
+                    let dict = self.top::<PyDict>("items for what is no dict")?;
+                    self.late.set_items(self.py, &dict, pairs)?;
+                }
+                op::SET => self.push_new(PySet::empty(self.py)?.into_any().unbind()),
+                op::ADD => {
+                    let elements = self.pop_counted()?;
+                    let set = self.top::<PySet>("elements for what is no set")?;
+                    let set = set.cast::<PySet>()?;
+                    for element in elements {
+                        set.add(element)?;
+                    }
+                }
+                op::ADD_LATE => {
+                    let elements = self.pop_counted()?;
+                    let set = self.top::<PySet>("elements for what is no set")?;
+                    self.late.add(self.py, &set, elements)?;
+                }
+                op::EMPTY_TUPLE => self.stack.push(PyTuple::empty(self.py).into_any().unbind()),
+                op::TUPLE => {
+                    let items = self.pop_counted()?;
+                    let tuple = PyTuple::new(self.py, items)?;
+                    self.push_new(tuple.into_any().unbind());
+                }
+                op::FROZENSET => {
+                    let elements = self.pop_counted()?;
+                    let set = PyFrozenSet::new(self.py, elements)?;
+                    self.push_new(set.into_any().unbind());
+                }
+                op::SHAPE => self.define_shape()?,
+                op::NEW => {
+                    let number = self.reader.varint()?;
+                    let obj = new_plain(self.shape_at(number)?.class.bind(self.py))?;
+                    self.push_new(obj.unbind());
+                }
+                op::FILL => self.fill()?,
+                op::ATTRIBUTES => self.attributes()?,
+                op::RANDOM => self.random()?,
+                op::PICKLED => {
+                    let loads = &Runtime::get(self.py)?.pickle_loads;
+                    let data = PyBytes::new(self.py, self.reader.counted()?);
+                    let obj = loads.call1(self.py, (data,))?;
+                    self.push_new(obj);
+                }
+                op::REDUCE => self.reduce()?,
+                op::BUILD => self.build()?,
+                op::STATE_SETTER => {
+                    let state = self.pop()?;
+                    let setter = self.pop()?;
+                    let obj = self.peek()?;
+                    setter.call1(self.py, (obj, state))?;
+                }
+                op::POP => {
+                    self.pop_counted()?;
+                }
+                op::ROOT => {
+                    let root = self.pop()?;
+                    self.roots.push(root);
+                }
+                _ => {
+                    let at = HEADER_LEN + at;
+                    return Err(DecodeError::Instruction { code, at }.into());
+                }
+            }
+        }
+    }
+
+    /// Pushes an object and gives it the next number.
+    #[inline]
+    fn push_new(&mut self, obj: Py<PyAny>) {
+        self.objects.push(obj.clone_ref(self.py));
+        self.stack.push(obj);
+    }
+
+    fn push_bool(&mut self, value: bool) {
+        let value = pyo3::types::PyBool::new(self.py, value).to_owned();
+        self.stack.push(value.into_any().unbind());
+    }
+
+    #[inline]
+    fn push_int(&mut self, value: i64) -> PyResult<()> {
+        // SAFETY: returns an owned reference or null with an exception.
+        let int = unsafe { owned(self.py, ffi::PyLong_FromLongLong(value))? };
+        self.stack.push(int);
+        Ok(())
+    }
+
+    #[inline]
+    fn push_float(&mut self, bytes: [u8; 8]) -> PyResult<()> {
+        // SAFETY: returns an owned reference or null with an exception.
+        let float = unsafe { owned(self.py, ffi::PyFloat_FromDouble(f64::from_le_bytes(bytes)))? };
+        self.stack.push(float);
+        Ok(())
+    }
+
+    fn big_int(&mut self) -> PyResult<()> {
+        let data = PyBytes::new(self.py, self.reader.counted()?);
+        // SAFETY: PyLong_Type is a live static type.
+        let class =
+            unsafe { Bound::from_borrowed_ptr(self.py, (&raw mut ffi::PyLong_Type).cast()) };
+        let options = PyDict::new(self.py);
+        options.set_item("signed", true)?;
+        let int = class.call_method("from_bytes", (data, "little"), Some(&options))?;
+        self.stack.push(int.unbind());
+        Ok(())
+    }
+
+    fn string(&mut self, errors: Option<&std::ffi::CStr>) -> PyResult<()> {
+        let utf8 = self.reader.counted()?;
+        let text = self.decode_utf8(utf8, errors)?;
+        self.push_new(text);
+        Ok(())
+    }
+
+    fn decode_utf8(&self, utf8: &[u8], errors: Option<&std::ffi::CStr>) -> PyResult<Py<PyAny>> {
+        // SAFETY: `utf8` is a live slice, `errors` null or a C string; the result is owned.
+        let text = unsafe {
+            owned(
+                self.py,
+                ffi::PyUnicode_DecodeUTF8(
+                    utf8.as_ptr().cast(),
+                    utf8.len() as ffi::Py_ssize_t,
+                    errors.map_or(std::ptr::null(), std::ffi::CStr::as_ptr),
+                ),
+            )
+        };
+        text.map_err(|_| self.malformed("a string that is no UTF-8").into())
+    }
+
+    #[inline]
+    fn pop(&mut self) -> WireResult<Py<PyAny>> {
+        match self.stack.pop() {
+            Some(obj) => Ok(obj),
+            None => Err(self.malformed("an empty stack")),
+        }
+    }
+
+    fn peek(&self) -> WireResult<Bound<'py, PyAny>> {
+        match self.stack.last() {
+            Some(obj) => Ok(obj.bind(self.py).clone()),
+            None => Err(self.malformed("an empty stack")),
+        }
+    }
+
+    /// The topmost object, which must be an instance of `T`.
+    fn top<T: pyo3::PyTypeCheck>(&self, what: &'static str) -> WireResult<Bound<'py, PyAny>> {
+        let top = self.peek()?;
+        if top.cast::<T>().is_ok() {
+            Ok(top)
+        } else {
+            Err(self.malformed(what))
+        }
+    }
+
+    /// Takes as many objects off the stack as the operand says, in the order of their pushing.
+    fn pop_counted(&mut self) -> WireResult<Vec<Py<PyAny>>> {
+        let count = self.reader.varint()?;
+        self.pop_many(count)
+    }
+
+    #[inline]
+    fn pop_many(&mut self, count: u64) -> WireResult<Vec<Py<PyAny>>> {
+        let start = usize::try_from(count)
+            .ok()
+            .and_then(|count| self.stack.len().checked_sub(count));
+        match start {
+            Some(start) => Ok(self.stack.split_off(start)),
+            None => Err(self.malformed("fewer objects on the stack than needed")),
+        }
+    }
+
+    fn pop_pairs(&mut self) -> WireResult<Vec<(Py<PyAny>, Py<PyAny>)>> {
+        let count = self.reader.varint()?;
+        let mut items = self.pop_many(count.saturating_mul(2))?.into_iter();
+        let mut pairs = Vec::with_capacity(items.len() / 2);
+        while let (Some(key), Some(value)) = (items.next(), items.next()) {
+            pairs.push((key, value));
+        }
+        Ok(pairs)
+    }
+
+    fn append(&mut self) -> PyResult<()> {
+        let items = self.pop_counted()?;
+        let target = self.peek()?;
+        if let Ok(list) = target.cast_exact::<PyList>() {
+            for item in items {
+                list.append(item)?;
+            }
+            return Ok(());
+        }
+        // As pickle: in one go where the class can.
+        if let Some(extend) = target.getattr_opt(intern!(self.py, "extend"))? {
+            extend.call1((PyList::new(self.py, items)?,))?;
+            return Ok(());
+        }
+        let append = target.getattr(intern!(self.py, "append"))?;
+        for item in items {
+            append.call1((item,))?;
+        }
+        Ok(())
+    }
+
+    fn set_items(&mut self) -> PyResult<()> {
+        let pairs = self.pop_pairs()?;
+        let target = self.peek()?;
+        if let Ok(dict) = target.cast_exact::<PyDict>() {
+            for (key, value) in pairs {
+                dict.set_item(key, value)?;
+            }
+            return Ok(());
+        }
+        for (key, value) in pairs {
+            target.set_item(key, value)?;
+        }
+        Ok(())
+    }
+
+    fn define_shape(&mut self) -> PyResult<()> {
+        let count = self.reader.varint()?;
+        let mut names = Vec::new();
+        for _ in 0..count {
+            let name = self.reader.counted()?;
+            let name = self.decode_utf8(name, None)?;
+            names.push(interned(name.into_bound(self.py).cast_into()?)?.unbind());
+        }
+        let class = self.pop()?.into_bound(self.py);
+        let class = class
+            .cast_into::<PyType>()
+            .map_err(|_| self.malformed("a shape of what is no class"))?;
+        if !is_plain(&class)? {
+            return Err(PyTypeError::new_err(format!(
+                "{} was a plain class when the snapshot was made, but is not here",
+                class.fully_qualified_name()?
+            )));
+        }
+        let class = class.unbind();
+        self.shapes.push(Shape { class, names });
+        Ok(())
+    }
+
+    fn shape_at(&self, number: u64) -> WireResult<&Shape> {
+        usize::try_from(number)
+            .ok()
+            .and_then(|number| self.shapes.get(number))
+            .ok_or_else(|| self.malformed("an unknown shape"))
+    }
+
+    fn fill(&mut self) -> PyResult<()> {
+        let number = self.reader.varint()?;
+        let shape = self.shape_at(number)?;
+        let count = shape.names.len();
+        let start = self.stack.len().checked_sub(count + 1);
+        let Some(start) = start else {
+            return Err(self
+                .malformed("fewer objects on the stack than needed")
+                .into());
+        };
+        let obj = self.stack[start].bind(self.py);
+        if !obj.get_type().is(&shape.class) {
+            return Err(self.malformed("attributes for another class").into());
+        }
+        if count > 0 {
+            let dict = instance_dict(obj)?;
+            for (name, value) in shape.names.iter().zip(&self.stack[start + 1..]) {
+                // SAFETY: `dict` is a dict; name and value are live objects.
+                status(self.py, unsafe {
+                    ffi::PyDict_SetItem(dict.as_ptr(), name.as_ptr(), value.as_ptr())
+                })?;
+            }
+        }
+        self.stack.truncate(start + 1);
+        Ok(())
+    }
+
+    fn attributes(&mut self) -> PyResult<()> {
+        let pairs = self.pop_pairs()?;
+        let obj = self.peek()?;
+        if !is_plain(&obj.get_type())? {
+            return Err(self.malformed("attributes for what takes none").into());
+        }
+        let dict = instance_dict(&obj)?;
+        for (name, value) in pairs {
+            dict.set_item(interned_if_str(name.into_bound(self.py))?, value)?;
+        }
+        Ok(())
+    }
+
+    fn random(&mut self) -> PyResult<()> {
+        let gauss_next = read_gauss(&mut self.reader)?;
+        let index = u32::from_le_bytes(self.reader.array()?);
+        let position = Position {
+            index: checked_index(u64::from(index), self.reader.position())?,
+            gauss_next,
+        };
+        let offset = (HEADER_LEN + self.reader.position()) as u64;
+        let words = mersenne::from_bytes(&self.reader.array::<STATE_LEN>()?);
+        let runtime = Runtime::get(self.py)?;
+        let Some(layout) = &runtime.random else {
+            return Err(PyTypeError::new_err(
+                "random.Random has another memory layout here than where the snapshot was made",
+            ));
+        };
+        let prng = layout.create(self.py, position, &words)?.unbind();
+        self.randoms.push((self.objects.len(), offset));
+        self.push_new(prng);
+        Ok(())
+    }
+
+    fn reduce(&mut self) -> PyResult<()> {
+        let arguments = self.pop()?.into_bound(self.py);
+        let callable = self.pop()?;
+        let arguments = arguments
+            .cast_into::<PyTuple>()
+            .map_err(|_| self.malformed("arguments that are no tuple"))?;
+        let obj = callable.bind(self.py).call1(arguments)?;
+        self.push_new(obj.unbind());
+        Ok(())
+    }
+
+    /// Gives a state to an object as `pickle.Unpickler` does.
+    fn build(&mut self) -> PyResult<()> {
+        let mut state = self.pop()?.into_bound(self.py);
+        let obj = self.peek()?;
+        let setter = match obj.getattr(intern!(self.py, "__setstate__")) {
+            Ok(setter) => Some(setter),
+            Err(error) if error.is_instance_of::<PyAttributeError>(self.py) => None,
+            Err(error) => return Err(error),
+        };
+        if let Some(setter) = setter {
+            setter.call1((state,))?;
+            return Ok(());
+        }
+        let mut slots = None;
+        let pair = state
+            .cast::<PyTuple>()
+            .ok()
+            .filter(|pair| pair.len() == 2)
+            .cloned();
+        if let Some(pair) = pair {
+            state = pair.get_item(0)?;
+            slots = Some(pair.get_item(1)?).filter(|slots| !slots.is_none());
+        }
+        if !state.is_none() {
+            let attributes = self.state_dict(state, "state is not a dictionary")?;
+            let dict = obj.getattr(intern!(self.py, "__dict__"))?;
+            for (name, value) in attributes.iter() {
+                dict.set_item(interned_if_str(name)?, value)?;
+            }
+        }
+        if let Some(slots) = slots {
+            let slots = self.state_dict(slots, "slot state is not a dictionary")?;
+            for (name, value) in slots.iter() {
+                obj.setattr(name.cast::<PyString>()?, value)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// A private copy of a state, so that nothing can change it while it is being set.
+    fn state_dict(
+        &self,
+        state: Bound<'py, PyAny>,
+        message: &'static str,
+    ) -> PyResult<Bound<'py, PyDict>> {
+        match state.cast::<PyDict>() {
+            Ok(dict) => dict.copy(),
+            Err(_) => {
+                let class = Runtime::get(self.py)?.unpickling_error.bind(self.py);
+                Err(PyErr::from_value(class.call1((message,))?))
+            }
+        }
+    }
+}
+
+fn interned_if_str(name: Bound<'_, PyAny>) -> PyResult<Bound<'_, PyAny>> {
+    if name.is_exact_instance_of::<PyString>() {
+        return Ok(interned(name.cast_into::<PyString>()?)?.into_any());
+    }
+    Ok(name)
+}
+
+fn interned(name: Bound<'_, PyString>) -> PyResult<Bound<'_, PyString>> {
+    let py = name.py();
+    let mut ptr = name.into_ptr();
+    // SAFETY: `ptr` is an owned exact str; the call replaces it by an owned interned one.
+    let name = unsafe {
+        ffi::PyUnicode_InternInPlace(&raw mut ptr);
+        Bound::from_owned_ptr(py, ptr)
+    };
+    Ok(name.cast_into::<PyString>()?)
+}

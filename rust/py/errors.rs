@@ -1,0 +1,47 @@
+//! The one mapping from this crate's errors to Python exceptions.
+
+use pyo3::create_exception;
+use pyo3::exceptions::{PyRuntimeError, PyValueError};
+use pyo3::prelude::*;
+
+use crate::error::DecodeError;
+
+create_exception!(
+    pams_parallel._core,
+    SnapshotDecodeError,
+    PyValueError,
+    "The bytes are not an undamaged snapshot of this version."
+);
+create_exception!(
+    pams_parallel._core,
+    ForeignReferenceError,
+    PyRuntimeError,
+    "An object that Encoder was told to refuse has been met."
+);
+
+impl From<DecodeError> for PyErr {
+    fn from(error: DecodeError) -> Self {
+        SnapshotDecodeError::new_err(error.to_string())
+    }
+}
+
+/// `Ok` for a pointer that the C API returned, the pending exception for a null.
+///
+/// # Safety
+///
+/// `ptr` must be null with an exception set, or an owned reference.
+#[inline]
+pub unsafe fn owned(py: Python<'_>, ptr: *mut pyo3::ffi::PyObject) -> PyResult<Py<PyAny>> {
+    // SAFETY: the caller's promise.
+    unsafe { Bound::from_owned_ptr_or_err(py, ptr).map(Bound::unbind) }
+}
+
+/// `Ok` unless a C API function returned its failure code.
+#[inline]
+pub fn status(py: Python<'_>, code: std::ffi::c_int) -> PyResult<()> {
+    if code < 0 {
+        Err(PyErr::fetch(py))
+    } else {
+        Ok(())
+    }
+}

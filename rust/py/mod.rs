@@ -1,0 +1,16 @@
+//! The only part of the crate that knows PyO3 and Python objects.
+
+pub mod attributes;
+mod buffer;
+pub mod decoder;
+pub mod encoder;
+pub mod errors;
+pub mod functions;
+mod late;
+mod numbers;
+mod output;
+pub mod packed_states;
+mod path;
+mod random;
+mod runtime;
+mod types;

@@ -1,0 +1,190 @@
+//! Packing and unpacking of generator states for the way back from a worker.
+
+use pyo3::exceptions::{PyIndexError, PyValueError};
+use pyo3::prelude::*;
+use pyo3::types::{PyBytes, PySequence, PyTuple};
+
+use super::buffer::Buffer;
+use super::numbers::{words, NO_OFFSET};
+use super::runtime::Runtime;
+use crate::error::DecodeError;
+use crate::mersenne::{self, Words, STATE_LEN};
+use crate::random_states::{self, Position, Source};
+
+#[pyfunction]
+#[pyo3(signature = (frame, offsets, prngs, /))]
+pub fn pack_random_states<'py>(
+    py: Python<'py>,
+    frame: &Bound<'py, PyAny>,
+    offsets: &Bound<'py, PyAny>,
+    prngs: &Bound<'py, PySequence>,
+) -> PyResult<Bound<'py, PyBytes>> {
+    let frame = Buffer::get(frame)?;
+    let offsets = words::<8>(offsets)?;
+    if offsets.len() != prngs.len()? {
+        return Err(PyValueError::new_err(format!(
+            "{} offsets for {} generators",
+            offsets.len(),
+            prngs.len()?
+        )));
+    }
+    let runtime = Runtime::get(py)?;
+    let mut out = Vec::with_capacity(offsets.len() * 8);
+    for (offset, prng) in offsets.into_iter().zip(prngs.try_iter()?) {
+        let prng = prng?;
+        let layout = runtime
+            .random
+            .as_ref()
+            .filter(|layout| layout.is_exact(&prng));
+        let state = match layout {
+            Some(layout) => layout.read(&prng)?,
+            None => None,
+        };
+        // SAFETY: the state was read before; no Python code runs while the words are compared.
+        let base = base_words(unsafe { frame.bytes() }, u64::from_le_bytes(offset))?;
+        match (base, state) {
+            (Some(base), Some((position, words))) => {
+                random_states::put_state(&mut out, base, &words, position);
+            }
+            _ => random_states::put_absent(&mut out),
+        }
+    }
+    Ok(PyBytes::new(py, &out))
+}
+
+/// The words at an offset of a frame, `None` if the offset stands for none.
+fn base_words(frame: &[u8], offset: u64) -> PyResult<Option<&[u8; STATE_LEN]>> {
+    if offset == NO_OFFSET {
+        return Ok(None);
+    }
+    usize::try_from(offset)
+        .ok()
+        .and_then(|offset| frame.get(offset..)?.first_chunk::<STATE_LEN>())
+        .map(Some)
+        .ok_or_else(|| PyValueError::new_err(format!("offset {offset} is outside of the frame")))
+}
+
+#[pyclass(module = "pams_parallel._core")]
+pub struct RandomStates {
+    states: Vec<Option<(Source, Position)>>,
+    offsets: Vec<u64>,
+    packed: Vec<u8>,
+    frame: Option<Buffer>,
+}
+
+#[pymethods]
+impl RandomStates {
+    #[new]
+    #[pyo3(signature = (packed, frame, offsets))]
+    fn new(
+        packed: &Bound<'_, PyAny>,
+        frame: &Bound<'_, PyAny>,
+        offsets: &Bound<'_, PyAny>,
+    ) -> PyResult<Self> {
+        let packed = Buffer::get(packed)?;
+        // SAFETY: copied before any Python code runs.
+        let packed = unsafe { packed.bytes() }.to_vec();
+        let states = random_states::parse(&packed)?;
+        let frame = Buffer::get(frame)?;
+        let offsets: Vec<u64> = words::<8>(offsets)?
+            .into_iter()
+            .map(u64::from_le_bytes)
+            .collect();
+        if offsets.len() != states.len() {
+            return Err(DecodeError::Malformed {
+                what: "another count of generator states than of generators",
+                at: packed.len(),
+            }
+            .into());
+        }
+        let result = RandomStates {
+            states,
+            offsets,
+            packed,
+            frame: Some(frame),
+        };
+        // Every state is checked now, so that none fails after another was applied.
+        for index in 0..result.states.len() {
+            result.with_state(index, |_, _| Ok(()))?;
+        }
+        Ok(result)
+    }
+
+    fn __len__(&self) -> usize {
+        self.states.len()
+    }
+
+    #[pyo3(signature = (index, /))]
+    fn getstate<'py>(
+        &self,
+        py: Python<'py>,
+        index: usize,
+    ) -> PyResult<Option<Bound<'py, PyTuple>>> {
+        let state = self.with_state(index, |words, position| Ok((words(), position)))?;
+        let Some((words, position)) = state else {
+            return Ok(None);
+        };
+        let mut internal = words.to_vec();
+        internal.push(position.index);
+        let internal = PyTuple::new(py, internal)?;
+        let version = 3;
+        Ok(Some(
+            (version, internal, position.gauss_next).into_pyobject(py)?,
+        ))
+    }
+
+    #[pyo3(signature = (index, prng, /))]
+    fn apply(&self, py: Python<'_>, index: usize, prng: &Bound<'_, PyAny>) -> PyResult<bool> {
+        let Some(layout) = &Runtime::get(py)?.random else {
+            return Ok(false);
+        };
+        if !layout.is_exact(prng) {
+            return Ok(false);
+        }
+        let applied = self.with_state(index, |words, position| {
+            layout.write(prng, position, &words())
+        })?;
+        Ok(applied.is_some())
+    }
+
+    fn close(&mut self) {
+        self.frame = None;
+    }
+}
+
+impl RandomStates {
+    /// Calls `use_state` with a function that gives the words, and the position; `None` if the
+    /// state is absent.
+    fn with_state<T>(
+        &self,
+        index: usize,
+        use_state: impl FnOnce(&dyn Fn() -> Words, Position) -> PyResult<T>,
+    ) -> PyResult<Option<T>> {
+        let state = self
+            .states
+            .get(index)
+            .ok_or_else(|| PyIndexError::new_err(format!("no generator state {index}")))?;
+        let Some((source, position)) = *state else {
+            return Ok(None);
+        };
+        let Some(frame) = &self.frame else {
+            return Err(PyValueError::new_err("the generator states are closed"));
+        };
+        match source {
+            Source::Packed(start) => {
+                let full = self.packed[start..].first_chunk::<STATE_LEN>();
+                let full = full.ok_or(DecodeError::Checksum)?;
+                use_state(&|| mersenne::from_bytes(full), position).map(Some)
+            }
+            Source::Twists(twists) => {
+                // SAFETY: the words are copied out of the frame before any Python code runs.
+                let base = base_words(unsafe { frame.bytes() }, self.offsets[index])?;
+                let base = base.ok_or(DecodeError::Malformed {
+                    what: "twists of words that are not in the snapshot",
+                    at: 0,
+                })?;
+                use_state(&|| random_states::twisted(base, twists), position).map(Some)
+            }
+        }
+    }
+}

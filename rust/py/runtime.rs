@@ -1,0 +1,58 @@
+//! Objects of the standard library that the walkers compare with or call, looked up once.
+
+use pyo3::prelude::*;
+use pyo3::sync::PyOnceLock;
+use pyo3::types::PyType;
+
+use super::random::RandomLayout;
+
+pub struct Runtime {
+    pub pickle_dumps: Py<PyAny>,
+    pub pickle_loads: Py<PyAny>,
+    pub pickler: Py<PyAny>,
+    pub bytes_io: Py<PyAny>,
+    pub pickling_error: Py<PyType>,
+    pub unpickling_error: Py<PyType>,
+    pub pickle_buffer: Py<PyType>,
+    pub function: Py<PyType>,
+    pub getset_descriptor: Py<PyType>,
+    pub ordered_dict: Py<PyType>,
+    pub copyreg: Py<PyAny>,
+    pub newobj: Py<PyAny>,
+    pub newobj_ex: Py<PyAny>,
+    pub numpy_number: Py<PyType>,
+    /// `None` where the memory layout of `random.Random` is not the expected one.
+    pub random: Option<RandomLayout>,
+}
+
+static RUNTIME: PyOnceLock<Runtime> = PyOnceLock::new();
+
+impl Runtime {
+    pub fn get(py: Python<'_>) -> PyResult<&Runtime> {
+        RUNTIME.get_or_try_init(py, || Runtime::new(py))
+    }
+
+    fn new(py: Python<'_>) -> PyResult<Runtime> {
+        let attribute = |module: &str, name: &str| py.import(module)?.getattr(name);
+        let class = |module: &str, name: &str| -> PyResult<Py<PyType>> {
+            Ok(attribute(module, name)?.cast_into::<PyType>()?.unbind())
+        };
+        Ok(Runtime {
+            pickle_dumps: attribute("pickle", "dumps")?.unbind(),
+            pickle_loads: attribute("pickle", "loads")?.unbind(),
+            pickler: attribute("pickle", "Pickler")?.unbind(),
+            bytes_io: attribute("io", "BytesIO")?.unbind(),
+            pickling_error: class("pickle", "PicklingError")?,
+            unpickling_error: class("pickle", "UnpicklingError")?,
+            pickle_buffer: class("pickle", "PickleBuffer")?,
+            function: class("types", "FunctionType")?,
+            getset_descriptor: class("types", "GetSetDescriptorType")?,
+            ordered_dict: class("collections", "OrderedDict")?,
+            copyreg: py.import("copyreg")?.into_any().unbind(),
+            newobj: attribute("copyreg", "__newobj__")?.unbind(),
+            newobj_ex: attribute("copyreg", "__newobj_ex__")?.unbind(),
+            numpy_number: class("numpy", "number")?,
+            random: RandomLayout::detect(py)?,
+        })
+    }
+}

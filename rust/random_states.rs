@@ -1,0 +1,204 @@
+//! States of pseudo random number generators, packed relative to a snapshot that both sides have.
+//!
+//! Per state: a tag, then for [`FULL`] the words, then the index (LEB128) and the pending
+//! Gauss value (a flag byte, then 8 bytes if it is 1). A tag up to [`MAX_TWISTS`] says that the
+//! words are those of the snapshot after so many twists: most agents draw a few numbers per
+//! step, and agents created together twist in the same step.
+
+use crate::error::{DecodeError, Result};
+use crate::mersenne::{self, Words, STATE_LEN, WORDS};
+use crate::wire::{Reader, Write};
+
+/// Twists that packing tries before it writes the words out.
+pub const MAX_TWISTS: u8 = 4;
+const FULL: u8 = 0xfe;
+const ABSENT: u8 = 0xff;
+
+/// A generator's state apart from its words.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Position {
+    /// Words already drawn from the block, 0 to 624.
+    pub index: u32,
+    pub gauss_next: Option<f64>,
+}
+
+/// Where the words of one packed state come from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Source {
+    /// The snapshot's words after so many twists.
+    Twists(u8),
+    /// Written out at this offset of the packed bytes.
+    Packed(usize),
+}
+
+/// Appends the mark of a generator whose state travels otherwise.
+pub fn put_absent(out: &mut Vec<u8>) {
+    out.push(ABSENT);
+}
+
+/// Appends one state; `base` are its words in the snapshot.
+pub fn put_state(out: &mut Vec<u8>, base: &[u8; STATE_LEN], words: &[u8; STATE_LEN], at: Position) {
+    match twists_between(base, words) {
+        Some(twists) => out.push(twists),
+        None => {
+            out.push(FULL);
+            out.extend_from_slice(words);
+        }
+    }
+    out.put_varint(u64::from(at.index));
+    put_gauss(out, at.gauss_next);
+}
+
+/// Appends a pending Gauss value.
+pub fn put_gauss(out: &mut Vec<u8>, gauss_next: Option<f64>) {
+    match gauss_next {
+        None => out.push(0),
+        Some(value) => {
+            out.push(1);
+            out.extend_from_slice(&value.to_le_bytes());
+        }
+    }
+}
+
+/// Reads what [`put_gauss`] wrote.
+pub fn read_gauss(reader: &mut Reader) -> Result<Option<f64>> {
+    let at = reader.position();
+    match reader.byte()? {
+        0 => Ok(None),
+        1 => Ok(Some(f64::from_le_bytes(reader.array()?))),
+        _ => Err(DecodeError::Malformed {
+            what: "neither a Gauss value nor its absence",
+            at,
+        }),
+    }
+}
+
+/// Checks a word index read from bytes.
+pub fn checked_index(index: u64, at: usize) -> Result<u32> {
+    match u32::try_from(index) {
+        Ok(index) if index as usize <= WORDS => Ok(index),
+        _ => Err(DecodeError::Malformed {
+            what: "a word index above 624",
+            at,
+        }),
+    }
+}
+
+fn twists_between(base: &[u8; STATE_LEN], words: &[u8; STATE_LEN]) -> Option<u8> {
+    if base == words {
+        return Some(0);
+    }
+    let target = mersenne::from_bytes(words);
+    let mut twisted = mersenne::from_bytes(base);
+    (1..=MAX_TWISTS).find(|_| {
+        mersenne::twist(&mut twisted);
+        twisted == target
+    })
+}
+
+/// The words of a state whose words in the snapshot are `base`.
+pub fn twisted(base: &[u8; STATE_LEN], twists: u8) -> Words {
+    let mut words = mersenne::from_bytes(base);
+    for _ in 0..twists {
+        mersenne::twist(&mut words);
+    }
+    words
+}
+
+/// Parses packed states; `None` stands for an absent one.
+pub fn parse(packed: &[u8]) -> Result<Vec<Option<(Source, Position)>>> {
+    let mut reader = Reader::new(packed);
+    let mut states = Vec::new();
+    while reader.remaining() > 0 {
+        let at = reader.position();
+        let source = match reader.byte()? {
+            ABSENT => {
+                states.push(None);
+                continue;
+            }
+            FULL => {
+                let start = reader.position();
+                reader.bytes(STATE_LEN as u64)?;
+                Source::Packed(start)
+            }
+            twists if twists <= MAX_TWISTS => Source::Twists(twists),
+            _ => {
+                return Err(DecodeError::Malformed {
+                    what: "an unknown kind of generator state",
+                    at,
+                })
+            }
+        };
+        let position = Position {
+            index: checked_index(reader.varint()?, at)?,
+            gauss_next: read_gauss(&mut reader)?,
+        };
+        states.push(Some((source, position)));
+    }
+    Ok(states)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn state(seed: u8) -> [u8; STATE_LEN] {
+        std::array::from_fn(|i| (i as u8).wrapping_mul(31).wrapping_add(seed))
+    }
+
+    fn unpack(base: &[u8; STATE_LEN], packed: &[u8]) -> Vec<Option<(Words, Position)>> {
+        let words = |source| match source {
+            Source::Twists(twists) => twisted(base, twists),
+            Source::Packed(at) => {
+                mersenne::from_bytes(packed[at..at + STATE_LEN].try_into().unwrap())
+            }
+        };
+        parse(packed)
+            .unwrap()
+            .into_iter()
+            .map(|entry| entry.map(|(source, position)| (words(source), position)))
+            .collect()
+    }
+
+    #[test]
+    fn unchanged_words_take_a_few_bytes() {
+        let base = state(1);
+        let mut out = Vec::new();
+        let position = Position {
+            index: 624,
+            gauss_next: None,
+        };
+        put_state(&mut out, &base, &base, position);
+        assert_eq!(out.len(), 4);
+    }
+
+    proptest! {
+        #[test]
+        fn states_survive(
+            twists in prop::collection::vec(0u8..8, 0..6),
+            index in 0u32..=624,
+            gauss in prop::option::of(any::<f64>()),
+        ) {
+            let base = state(3);
+            let gauss = gauss.filter(|value| !value.is_nan());
+            let position = Position { index, gauss_next: gauss };
+            let mut out = Vec::new();
+            for &n in &twists {
+                put_absent(&mut out);
+                put_state(&mut out, &base, &mersenne::to_bytes(&twisted(&base, n)), position);
+            }
+            let got = unpack(&base, &out);
+            prop_assert_eq!(got.len(), 2 * twists.len());
+            for (pair, &n) in got.chunks(2).zip(&twists) {
+                prop_assert!(pair[0].is_none());
+                prop_assert_eq!(pair[1].unwrap(), (twisted(&base, n), position));
+            }
+        }
+
+        #[test]
+        fn arbitrary_bytes_never_panic(data in any::<Vec<u8>>()) {
+            let _ = parse(&data);
+        }
+    }
+}

@@ -1,0 +1,367 @@
+//! The snapshot format: instruction codes, header, and reading and writing of their operands.
+//!
+//! A snapshot is a 24-byte header and a stream of instructions for a stack machine. Operands
+//! are LEB128 numbers, little-endian words or counted bytes. Instructions marked (n) give the
+//! object they make the next number.
+//!
+//! Header: magic, format version (`u16`), zero (`u16`), length of the stream (`u64`), count of
+//! numbered objects (`u32`), CRC-32 of the stream followed by the header up to here (`u32`).
+
+use crate::error::{DecodeError, Result};
+
+pub const MAGIC: [u8; 4] = *b"PPSN";
+pub const VERSION: u16 = 1;
+pub const HEADER_LEN: usize = 24;
+const CHECKED_HEADER_LEN: usize = 20;
+
+/// Instruction codes. Codes from [`op::SMALL_INT`] on push the integer `code - SMALL_INT`.
+pub mod op {
+    /// End of the stream.
+    pub const END: u8 = 0x00;
+    pub const NONE: u8 = 0x01;
+    pub const TRUE: u8 = 0x02;
+    pub const FALSE: u8 = 0x03;
+    /// Zigzag number: a 64-bit integer.
+    pub const INT: u8 = 0x04;
+    /// Counted bytes: two's complement, little endian.
+    pub const BIG_INT: u8 = 0x05;
+    /// 8 bytes.
+    pub const FLOAT: u8 = 0x06;
+    /// Count, then 8 bytes each: pushes so many floats.
+    pub const FLOATS: u8 = 0x07;
+    /// (n) Counted UTF-8.
+    pub const STR: u8 = 0x08;
+    /// (n) Counted UTF-8 with encoded lone surrogates.
+    pub const STR_SURROGATES: u8 = 0x09;
+    /// (n) Counted bytes.
+    pub const BYTES: u8 = 0x0a;
+    /// (n) Counted bytes.
+    pub const BYTEARRAY: u8 = 0x0b;
+    /// Number of an object met before.
+    pub const REF: u8 = 0x0c;
+    /// Index of an external object.
+    pub const EXTERNAL: u8 = 0x0d;
+
+    /// (n) An empty list.
+    pub const LIST: u8 = 0x10;
+    /// Count: pops so many items and appends them to the object below.
+    pub const APPEND: u8 = 0x11;
+    /// (n) Count: pops so many numbers or `None`s and makes a list of them.
+    pub const ATOM_LIST: u8 = 0x12;
+    /// (n) An empty dict.
+    pub const DICT: u8 = 0x13;
+    /// Count: pops so many key-value pairs and sets them in the object below.
+    pub const SET_ITEMS: u8 = 0x14;
+    /// As `SET_ITEMS` on a dict, and again at the end: hashes of keys may change until then.
+    pub const SET_ITEMS_LATE: u8 = 0x15;
+    /// (n) An empty set.
+    pub const SET: u8 = 0x16;
+    /// Count: pops so many elements and adds them to the set below.
+    pub const ADD: u8 = 0x17;
+    /// As `ADD`, and again at the end.
+    pub const ADD_LATE: u8 = 0x18;
+    pub const EMPTY_TUPLE: u8 = 0x19;
+    /// (n) Count: pops so many items.
+    pub const TUPLE: u8 = 0x1a;
+    /// (n) Count: pops so many elements.
+    pub const FROZENSET: u8 = 0x1b;
+
+    /// Count, then counted UTF-8 each: pops a class and gives it and these attribute names
+    /// the next shape number.
+    pub const SHAPE: u8 = 0x20;
+    /// (n) Shape number: an instance of its class without attributes.
+    pub const NEW: u8 = 0x21;
+    /// Shape number: pops a value per name and sets them on the object below.
+    pub const FILL: u8 = 0x22;
+    /// Count: pops so many name-value pairs and sets them in the `__dict__` of the object below.
+    pub const ATTRIBUTES: u8 = 0x23;
+    /// (n) Gauss flag (one byte, then a float if it is 1), word index (`u32`), 624 words:
+    /// a `random.Random`.
+    pub const RANDOM: u8 = 0x24;
+
+    /// (n) Counted bytes: a pickle.
+    pub const PICKLED: u8 = 0x30;
+    /// (n) Pops arguments and a callable, and pushes the result of the call.
+    pub const REDUCE: u8 = 0x31;
+    /// Pops a state and gives it to the object below.
+    pub const BUILD: u8 = 0x32;
+    /// Pops a state and a state setter and calls the setter with the object below.
+    pub const STATE_SETTER: u8 = 0x33;
+    /// Count: pops so many objects and forgets them.
+    pub const POP: u8 = 0x34;
+    /// Pops the next root.
+    pub const ROOT: u8 = 0x35;
+
+    pub const SMALL_INT: u8 = 0x80;
+    /// Largest integer that an instruction code holds.
+    pub const SMALL_INT_MAX: i64 = 0x7f;
+}
+
+/// The fields of a header that vary.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Header {
+    pub stream_len: u64,
+    pub objects: u32,
+    pub checksum: u32,
+}
+
+impl Header {
+    /// Header for a stream whose CRC-32 so far is `stream_hasher`.
+    pub fn new(stream_len: u64, objects: u32, stream_hasher: crc32fast::Hasher) -> Self {
+        let mut header = Header {
+            stream_len,
+            objects,
+            checksum: 0,
+        };
+        header.checksum = header.checksum_with(stream_hasher);
+        header
+    }
+
+    fn checksum_with(&self, mut hasher: crc32fast::Hasher) -> u32 {
+        hasher.update(&self.to_bytes()[..CHECKED_HEADER_LEN]);
+        hasher.finalize()
+    }
+
+    pub fn to_bytes(self) -> [u8; HEADER_LEN] {
+        let mut bytes = [0; HEADER_LEN];
+        bytes[..4].copy_from_slice(&MAGIC);
+        bytes[4..6].copy_from_slice(&VERSION.to_le_bytes());
+        bytes[8..16].copy_from_slice(&self.stream_len.to_le_bytes());
+        bytes[16..20].copy_from_slice(&self.objects.to_le_bytes());
+        bytes[20..].copy_from_slice(&self.checksum.to_le_bytes());
+        bytes
+    }
+}
+
+/// Checks header, length and checksum; returns the header and the instructions.
+///
+/// Bytes after the stream are ignored, so a snapshot may lie in a larger buffer.
+pub fn open(data: &[u8]) -> Result<(Header, &[u8])> {
+    if !data.starts_with(&MAGIC) {
+        return Err(DecodeError::Magic);
+    }
+    let mut reader = Reader::new(data);
+    reader.bytes(MAGIC.len() as u64)?;
+    let found = u16::from_le_bytes(reader.array()?);
+    if found != VERSION {
+        return Err(DecodeError::Version {
+            found,
+            expected: VERSION,
+        });
+    }
+    let reserved = u16::from_le_bytes(reader.array()?);
+    let header = Header {
+        stream_len: u64::from_le_bytes(reader.array()?),
+        objects: u32::from_le_bytes(reader.array()?),
+        checksum: u32::from_le_bytes(reader.array()?),
+    };
+    let stream = reader.bytes(header.stream_len)?;
+    let mut hasher = crc32fast::Hasher::new();
+    hasher.update(stream);
+    if reserved != 0 || header.checksum_with(hasher) != header.checksum {
+        return Err(DecodeError::Checksum);
+    }
+    Ok((header, stream))
+}
+
+/// Appends operands to a byte buffer.
+pub trait Write {
+    fn put_varint(&mut self, value: u64);
+    fn put_zigzag(&mut self, value: i64);
+    /// Length and bytes.
+    fn put_counted(&mut self, bytes: &[u8]);
+}
+
+impl Write for Vec<u8> {
+    #[inline]
+    fn put_varint(&mut self, mut value: u64) {
+        while value >= 0x80 {
+            self.push(value as u8 | 0x80);
+            value >>= 7;
+        }
+        self.push(value as u8);
+    }
+
+    #[inline]
+    fn put_zigzag(&mut self, value: i64) {
+        self.put_varint(((value << 1) ^ (value >> 63)) as u64);
+    }
+
+    #[inline]
+    fn put_counted(&mut self, bytes: &[u8]) {
+        self.put_varint(bytes.len() as u64);
+        self.extend_from_slice(bytes);
+    }
+}
+
+/// Reads operands, never past the end.
+#[derive(Debug, Clone)]
+pub struct Reader<'a> {
+    data: &'a [u8],
+    at: usize,
+}
+
+impl<'a> Reader<'a> {
+    pub fn new(data: &'a [u8]) -> Self {
+        Reader { data, at: 0 }
+    }
+
+    /// Offset of the next byte.
+    #[inline]
+    pub fn position(&self) -> usize {
+        self.at
+    }
+
+    #[inline]
+    pub fn remaining(&self) -> usize {
+        self.data.len() - self.at
+    }
+
+    #[inline]
+    pub fn bytes(&mut self, len: u64) -> Result<&'a [u8]> {
+        let left = self.remaining();
+        if len > left as u64 {
+            return Err(DecodeError::Truncated {
+                at: self.at,
+                needed: len,
+                left,
+            });
+        }
+        let start = self.at;
+        self.at += len as usize;
+        Ok(&self.data[start..self.at])
+    }
+
+    #[inline]
+    pub fn array<const N: usize>(&mut self) -> Result<[u8; N]> {
+        let mut array = [0; N];
+        array.copy_from_slice(self.bytes(N as u64)?);
+        Ok(array)
+    }
+
+    #[inline]
+    pub fn byte(&mut self) -> Result<u8> {
+        Ok(self.array::<1>()?[0])
+    }
+
+    #[inline]
+    pub fn varint(&mut self) -> Result<u64> {
+        let start = self.at;
+        let first = self.byte()?;
+        if first < 0x80 {
+            return Ok(u64::from(first));
+        }
+        let mut value = u64::from(first & 0x7f);
+        let mut shift = 7;
+        loop {
+            let byte = self.byte()?;
+            let bits = u64::from(byte & 0x7f);
+            if shift > 63 || (shift == 63 && bits > 1) {
+                return Err(DecodeError::Varint { at: start });
+            }
+            value |= bits << shift;
+            if byte < 0x80 {
+                return Ok(value);
+            }
+            shift += 7;
+        }
+    }
+
+    #[inline]
+    pub fn zigzag(&mut self) -> Result<i64> {
+        let value = self.varint()?;
+        Ok((value >> 1) as i64 ^ -((value & 1) as i64))
+    }
+
+    #[inline]
+    pub fn counted(&mut self) -> Result<&'a [u8]> {
+        let len = self.varint()?;
+        self.bytes(len)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn snapshot(stream: &[u8], objects: u32) -> Vec<u8> {
+        let mut hasher = crc32fast::Hasher::new();
+        hasher.update(stream);
+        let mut data = Header::new(stream.len() as u64, objects, hasher)
+            .to_bytes()
+            .to_vec();
+        data.extend_from_slice(stream);
+        data
+    }
+
+    #[test]
+    fn opens_what_it_wrote_and_ignores_what_follows() {
+        let mut data = snapshot(b"abc", 7);
+        data.extend_from_slice(b"tail");
+        let (header, stream) = open(&data).unwrap();
+        assert_eq!(stream, b"abc");
+        assert_eq!(header.objects, 7);
+    }
+
+    #[test]
+    fn every_flipped_bit_and_every_cut_is_an_error() {
+        let data = snapshot(b"some instructions", 3);
+        for bit in 0..data.len() * 8 {
+            let mut damaged = data.clone();
+            damaged[bit / 8] ^= 1 << (bit % 8);
+            assert!(open(&damaged).is_err(), "bit {bit}");
+        }
+        for len in 0..data.len() {
+            assert!(open(&data[..len]).is_err(), "cut at {len}");
+        }
+    }
+
+    #[test]
+    fn names_what_is_wrong() {
+        assert_eq!(open(b"pickle"), Err(DecodeError::Magic));
+        let mut other = snapshot(b"", 0);
+        other[4] = 9;
+        assert_eq!(
+            open(&other),
+            Err(DecodeError::Version {
+                found: 9,
+                expected: VERSION
+            })
+        );
+        assert_eq!(
+            Reader::new(&[0xff; 11]).varint(),
+            Err(DecodeError::Varint { at: 0 })
+        );
+        assert_eq!(
+            Reader::new(&[5, 1, 2]).counted(),
+            Err(DecodeError::Truncated {
+                at: 1,
+                needed: 5,
+                left: 2
+            })
+        );
+    }
+
+    proptest! {
+        #[test]
+        fn operands_survive(number in any::<u64>(), signed in any::<i64>(), bytes in any::<Vec<u8>>()) {
+            let mut out = Vec::new();
+            out.put_varint(number);
+            out.put_zigzag(signed);
+            out.put_counted(&bytes);
+            let mut reader = Reader::new(&out);
+            prop_assert_eq!(reader.varint().unwrap(), number);
+            prop_assert_eq!(reader.zigzag().unwrap(), signed);
+            prop_assert_eq!(reader.counted().unwrap(), &bytes[..]);
+            prop_assert_eq!(reader.remaining(), 0);
+        }
+
+        #[test]
+        fn arbitrary_bytes_never_panic(data in any::<Vec<u8>>()) {
+            let _ = open(&data);
+            let mut reader = Reader::new(&data);
+            while reader.counted().is_ok() && reader.zigzag().is_ok() {}
+        }
+    }
+}
