@@ -16,7 +16,7 @@ mod _core {
     #[pymodule_export]
     use crate::py::{
         attributes::changed_attributes,
-        decoder::Decoder,
+        decoder::{loads, Decoder},
         encoder::Encoder,
         errors::{ForeignReferenceError, SnapshotDecodeError},
         functions::{chunk_bounds, index_of},

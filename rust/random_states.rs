@@ -6,7 +6,7 @@
 //! step, and agents created together twist in the same step.
 
 use crate::error::{DecodeError, Result};
-use crate::mersenne::{self, Words, STATE_LEN, WORDS};
+use crate::mersenne::{self, STATE_LEN, WORDS};
 use crate::wire::{Reader, Write};
 
 /// Twists that packing tries before it writes the words out.
@@ -36,9 +36,14 @@ pub fn put_absent(out: &mut Vec<u8>) {
     out.push(ABSENT);
 }
 
-/// Appends one state; `base` are its words in the snapshot.
-pub fn put_state(out: &mut Vec<u8>, base: &[u8; STATE_LEN], words: &[u8; STATE_LEN], at: Position) {
-    match twists_between(base, words) {
+/// Appends one state; `base` are its words in the snapshot, if it has any there.
+pub fn put_state(
+    out: &mut Vec<u8>,
+    base: Option<&[u8; STATE_LEN]>,
+    words: &[u8; STATE_LEN],
+    at: Position,
+) {
+    match base.and_then(|base| twists_between(base, words)) {
         Some(twists) => out.push(twists),
         None => {
             out.push(FULL);
@@ -50,12 +55,12 @@ pub fn put_state(out: &mut Vec<u8>, base: &[u8; STATE_LEN], words: &[u8; STATE_L
 }
 
 /// Appends a pending Gauss value.
-pub fn put_gauss(out: &mut Vec<u8>, gauss_next: Option<f64>) {
+pub fn put_gauss(out: &mut impl Write, gauss_next: Option<f64>) {
     match gauss_next {
-        None => out.push(0),
+        None => out.put_byte(0),
         Some(value) => {
-            out.push(1);
-            out.extend_from_slice(&value.to_le_bytes());
+            out.put_byte(1);
+            out.put_bytes(&value.to_le_bytes());
         }
     }
 }
@@ -97,12 +102,15 @@ fn twists_between(base: &[u8; STATE_LEN], words: &[u8; STATE_LEN]) -> Option<u8>
 }
 
 /// The words of a state whose words in the snapshot are `base`.
-pub fn twisted(base: &[u8; STATE_LEN], twists: u8) -> Words {
+pub fn twisted(base: &[u8; STATE_LEN], twists: u8) -> [u8; STATE_LEN] {
+    if twists == 0 {
+        return *base;
+    }
     let mut words = mersenne::from_bytes(base);
     for _ in 0..twists {
         mersenne::twist(&mut words);
     }
-    words
+    mersenne::to_bytes(&words)
 }
 
 /// Parses packed states; `None` stands for an absent one.
@@ -147,12 +155,12 @@ mod tests {
         std::array::from_fn(|i| (i as u8).wrapping_mul(31).wrapping_add(seed))
     }
 
-    fn unpack(base: &[u8; STATE_LEN], packed: &[u8]) -> Vec<Option<(Words, Position)>> {
+    type State = ([u8; STATE_LEN], Position);
+
+    fn unpack(base: &[u8; STATE_LEN], packed: &[u8]) -> Vec<Option<State>> {
         let words = |source| match source {
             Source::Twists(twists) => twisted(base, twists),
-            Source::Packed(at) => {
-                mersenne::from_bytes(packed[at..at + STATE_LEN].try_into().unwrap())
-            }
+            Source::Packed(at) => packed[at..at + STATE_LEN].try_into().unwrap(),
         };
         parse(packed)
             .unwrap()
@@ -169,7 +177,7 @@ mod tests {
             index: 624,
             gauss_next: None,
         };
-        put_state(&mut out, &base, &base, position);
+        put_state(&mut out, Some(&base), &base, position);
         assert_eq!(out.len(), 4);
     }
 
@@ -186,7 +194,7 @@ mod tests {
             let mut out = Vec::new();
             for &n in &twists {
                 put_absent(&mut out);
-                put_state(&mut out, &base, &mersenne::to_bytes(&twisted(&base, n)), position);
+                put_state(&mut out, Some(&base), &twisted(&base, n), position);
             }
             let got = unpack(&base, &out);
             prop_assert_eq!(got.len(), 2 * twists.len());

@@ -164,22 +164,22 @@ pub fn open(data: &[u8]) -> Result<(Header, &[u8])> {
     Ok((header, stream))
 }
 
-/// Appends operands to a byte buffer.
+/// Appends codes and operands to a byte buffer.
 pub trait Write {
-    fn put_varint(&mut self, value: u64);
-    fn put_zigzag(&mut self, value: i64);
-    /// Length and bytes.
-    fn put_counted(&mut self, bytes: &[u8]);
-}
+    fn put_bytes(&mut self, bytes: &[u8]);
 
-impl Write for Vec<u8> {
+    #[inline]
+    fn put_byte(&mut self, byte: u8) {
+        self.put_bytes(&[byte]);
+    }
+
     #[inline]
     fn put_varint(&mut self, mut value: u64) {
         while value >= 0x80 {
-            self.push(value as u8 | 0x80);
+            self.put_byte(value as u8 | 0x80);
             value >>= 7;
         }
-        self.push(value as u8);
+        self.put_byte(value as u8);
     }
 
     #[inline]
@@ -187,9 +187,17 @@ impl Write for Vec<u8> {
         self.put_varint(((value << 1) ^ (value >> 63)) as u64);
     }
 
+    /// Length and bytes.
     #[inline]
     fn put_counted(&mut self, bytes: &[u8]) {
         self.put_varint(bytes.len() as u64);
+        self.put_bytes(bytes);
+    }
+}
+
+impl Write for Vec<u8> {
+    #[inline]
+    fn put_bytes(&mut self, bytes: &[u8]) {
         self.extend_from_slice(bytes);
     }
 }

@@ -113,6 +113,14 @@ class Decoder:
     def close(self) -> None:
         """Drop the references to the decoded objects."""
 
+def loads(data: Buffer, /) -> Any:
+    """Decode a snapshot of one root and return the root.
+
+    Raises:
+        SnapshotDecodeError: as :class:`Decoder`, or the snapshot has not exactly one root.
+        Exception: whatever the reconstruction of an object raises.
+    """
+
 def pack_random_states(frame: Buffer, offsets: Buffer, prngs: Sequence[object]) -> bytes:
     """Pack the states of pseudo random number generators relative to a snapshot.
 

@@ -22,6 +22,7 @@ from multiprocessing.reduction import ForkingPickler
 from typing import TYPE_CHECKING, Any
 
 from ._core import Decoder, Encoder, ForeignReferenceError, SnapshotDecodeError
+from ._core import loads as _loads
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -94,7 +95,4 @@ def loads(data: Buffer) -> Any:
         SnapshotDecodeError: ``data`` is damaged or not a snapshot (a ``ValueError``).
         Exception: whatever the reconstruction of an object raises.
     """
-    roots = Decoder(data).roots
-    if len(roots) != 1:
-        raise SnapshotDecodeError(f"expected a snapshot of one object, got {len(roots)}")
-    return roots[0]
+    return _loads(data)

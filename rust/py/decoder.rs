@@ -14,36 +14,35 @@ use pyo3::types::{
 };
 
 use super::buffer::Buffer;
-use super::errors::{owned, status};
-use super::late::LateContainers;
+use super::errors::{no_memory, owned, status, SnapshotDecodeError};
+use super::late::{require_kept, LateContainers};
 use super::numbers::{words, NO_OFFSET};
 use super::random::instance_dict;
 use super::runtime::Runtime;
 use super::types::{is_plain, new_plain};
 use crate::error::{DecodeError, Result as WireResult};
-use crate::mersenne::{self, STATE_LEN};
+use crate::mersenne::STATE_LEN;
 use crate::random_states::{checked_index, read_gauss, Position};
 use crate::wire::{self, op, Reader, HEADER_LEN};
 
-#[pyclass(module = "pams_parallel._core")]
-pub struct Decoder {
+/// What a snapshot contains.
+#[derive(Default)]
+struct Decoded {
     roots: Vec<Py<PyAny>>,
+    /// By number.
     objects: Vec<Py<PyAny>>,
+    /// Number and offset of each native `random.Random`.
     randoms: Vec<(usize, u64)>,
 }
+
+#[pyclass(module = "pams_parallel._core")]
+pub struct Decoder(Decoded);
 
 #[pymethods]
 impl Decoder {
     #[new]
     #[pyo3(signature = (data, externals=None))]
-    fn new(
-        py: Python<'_>,
-        data: &Bound<'_, PyAny>,
-        externals: Option<&Bound<'_, PyAny>>,
-    ) -> PyResult<Self> {
-        let buffer = Buffer::get(data)?;
-        let bytes = buffer.constant();
-        let (header, stream) = wire::open(&bytes)?;
+    fn new(data: &Bound<'_, PyAny>, externals: Option<&Bound<'_, PyAny>>) -> PyResult<Self> {
         let externals = match externals {
             None => Vec::new(),
             Some(externals) => externals
@@ -52,35 +51,12 @@ impl Decoder {
                 .collect::<PyResult<_>>()?,
         };
         let _paused = PausedCollector::new();
-        let mut machine = Machine {
-            py,
-            reader: Reader::new(stream),
-            externals,
-            stack: Vec::new(),
-            // A hint only: each object takes a byte of the stream at least.
-            objects: Vec::with_capacity((header.objects as usize).min(stream.len())),
-            randoms: Vec::new(),
-            shapes: Vec::new(),
-            roots: Vec::new(),
-            late: LateContainers::default(),
-        };
-        machine.run()?;
-        if machine.objects.len() != header.objects as usize || !machine.stack.is_empty() {
-            return Err(machine
-                .malformed("an end that does not fit the header")
-                .into());
-        }
-        std::mem::take(&mut machine.late).settle(py)?;
-        Ok(Decoder {
-            roots: machine.roots,
-            objects: machine.objects,
-            randoms: machine.randoms,
-        })
+        Ok(Decoder(decode(data, externals)?))
     }
 
     #[getter]
     fn roots<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
-        PyList::new(py, &self.roots)
+        PyList::new(py, &self.0.roots)
     }
 
     #[pyo3(signature = (numbers, /))]
@@ -93,7 +69,7 @@ impl Decoder {
             .into_iter()
             .map(|word| {
                 let number = u32::from_le_bytes(word);
-                self.objects.get(number as usize).ok_or_else(|| {
+                self.0.objects.get(number as usize).ok_or_else(|| {
                     PyValueError::new_err(format!("no object of the snapshot has number {number}"))
                 })
             })
@@ -108,10 +84,11 @@ impl Decoder {
         prngs: &Bound<'py, PyAny>,
     ) -> PyResult<Bound<'py, PyBytes>> {
         let places: HashMap<usize, u64> = self
+            .0
             .randoms
             .iter()
             .filter_map(|(number, offset)| {
-                let prng = self.objects.get(*number)?;
+                let prng = self.0.objects.get(*number)?;
                 Some((prng.as_ptr() as usize, *offset))
             })
             .collect();
@@ -123,28 +100,61 @@ impl Decoder {
         Ok(PyBytes::new(py, &offsets))
     }
 
-    fn close(&mut self) -> PyResult<()> {
-        let dropped = (
-            std::mem::take(&mut self.roots),
-            std::mem::take(&mut self.objects),
-            std::mem::take(&mut self.randoms),
-        );
+    fn close(&mut self) {
+        // Emptied before anything is dropped, since that can run user code.
+        let dropped = std::mem::take(&mut self.0);
         drop(dropped);
-        Ok(())
     }
 
     fn __traverse__(&self, visit: pyo3::PyVisit<'_>) -> Result<(), pyo3::PyTraverseError> {
-        let mut all = self.roots.iter().chain(&self.objects);
+        let mut all = self.0.roots.iter().chain(&self.0.objects);
         all.try_for_each(|obj| visit.call(obj))
     }
 
     fn __clear__(&mut self) {
-        let dropped = (
-            std::mem::take(&mut self.roots),
-            std::mem::take(&mut self.objects),
-        );
-        drop(dropped);
+        self.close();
     }
+}
+
+#[pyfunction]
+#[pyo3(signature = (data, /))]
+pub fn loads(py: Python<'_>, data: &Bound<'_, PyAny>) -> PyResult<Py<PyAny>> {
+    let _paused = PausedCollector::new();
+    let mut decoded = decode(data, Vec::new())?;
+    match (decoded.roots.pop(), decoded.roots.is_empty()) {
+        (Some(root), true) => Ok(root.clone_ref(py)),
+        _ => Err(SnapshotDecodeError::new_err("not a snapshot of one object")),
+    }
+}
+
+/// Builds the graphs of a snapshot.
+fn decode<'py>(data: &Bound<'py, PyAny>, externals: Vec<Py<PyAny>>) -> PyResult<Decoded> {
+    let py = data.py();
+    let buffer = Buffer::get(data)?;
+    let bytes = buffer.constant();
+    let (header, stream) = wire::open(&bytes)?;
+    let mut machine = Machine {
+        py,
+        reader: Reader::new(stream),
+        externals,
+        stack: Vec::new(),
+        decoded: Decoded {
+            roots: Vec::new(),
+            // A hint only: each object takes a byte of the stream at least.
+            objects: Vec::with_capacity((header.objects as usize).min(stream.len())),
+            randoms: Vec::new(),
+        },
+        shapes: Vec::new(),
+        late: LateContainers::default(),
+    };
+    machine.run()?;
+    if machine.decoded.objects.len() != header.objects as usize || !machine.stack.is_empty() {
+        return Err(machine
+            .malformed("an end that does not fit the header")
+            .into());
+    }
+    machine.late.settle(py)?;
+    Ok(machine.decoded)
 }
 
 /// Keeps the garbage collector from walking a graph that is still being built.
@@ -172,6 +182,8 @@ impl Drop for PausedCollector {
 /// A class and attribute names that its instances have.
 struct Shape {
     class: Py<PyType>,
+    /// It was when the snapshot was made, but may have got other hooks since.
+    is_plain: bool,
     names: Vec<Py<PyString>>,
 }
 
@@ -180,11 +192,8 @@ struct Machine<'py, 'data> {
     reader: Reader<'data>,
     externals: Vec<Py<PyAny>>,
     stack: Vec<Py<PyAny>>,
-    objects: Vec<Py<PyAny>>,
-    /// Number and offset of each native `random.Random`.
-    randoms: Vec<(usize, u64)>,
+    decoded: Decoded,
     shapes: Vec<Shape>,
-    roots: Vec<Py<PyAny>>,
     late: LateContainers,
 }
 
@@ -206,9 +215,9 @@ impl<'py> Machine<'py, '_> {
             }
             match code {
                 op::END => return Ok(()),
-                op::NONE => self.stack.push(self.py.None()),
-                op::TRUE => self.push_bool(true),
-                op::FALSE => self.push_bool(false),
+                op::NONE => self.push(self.py.None())?,
+                op::TRUE => self.push_bool(true)?,
+                op::FALSE => self.push_bool(false)?,
                 op::INT => {
                     let value = self.reader.zigzag()?;
                     self.push_int(value)?;
@@ -229,19 +238,19 @@ impl<'py> Machine<'py, '_> {
                 op::STR_SURROGATES => self.string(Some(c"surrogatepass"))?,
                 op::BYTES => {
                     let bytes = PyBytes::new(self.py, self.reader.counted()?);
-                    self.push_new(bytes.into_any().unbind());
+                    self.push_new(bytes.into_any().unbind())?;
                 }
                 op::BYTEARRAY => {
                     let bytes = PyByteArray::new(self.py, self.reader.counted()?);
-                    self.push_new(bytes.into_any().unbind());
+                    self.push_new(bytes.into_any().unbind())?;
                 }
                 op::REF => {
                     let number = self.reader.varint()?;
                     let found = usize::try_from(number).ok();
-                    let found = found.and_then(|number| self.objects.get(number));
+                    let found = found.and_then(|number| self.decoded.objects.get(number));
                     let found = found.map(|obj| obj.clone_ref(self.py));
                     let obj = found.ok_or_else(|| self.malformed("a number without an object"))?;
-                    self.stack.push(obj);
+                    self.push(obj)?;
                 }
                 op::EXTERNAL => {
                     let index = self.reader.varint()?;
@@ -251,23 +260,23 @@ impl<'py> Machine<'py, '_> {
                         index,
                         given: self.externals.len(),
                     })?;
-                    self.stack.push(obj.clone_ref(self.py));
+                    self.push(obj.clone_ref(self.py))?;
                 }
-                op::LIST => self.push_new(PyList::empty(self.py).into_any().unbind()),
+                op::LIST => self.push_new(PyList::empty(self.py).into_any().unbind())?,
                 op::APPEND => self.append()?,
                 op::ATOM_LIST => {
                     let items = self.pop_counted()?;
                     let list = PyList::new(self.py, items)?;
-                    self.push_new(list.into_any().unbind());
+                    self.push_new(list.into_any().unbind())?;
                 }
-                op::DICT => self.push_new(PyDict::new(self.py).into_any().unbind()),
+                op::DICT => self.push_new(PyDict::new(self.py).into_any().unbind())?,
                 op::SET_ITEMS => self.set_items()?,
                 op::SET_ITEMS_LATE => {
                     let pairs = self.pop_pairs()?;
                     let dict = self.top::<PyDict>("items for what is no dict")?;
-                    self.late.set_items(self.py, &dict, pairs)?;
+                    self.late.set_items(&dict, pairs)?;
                 }
-                op::SET => self.push_new(PySet::empty(self.py)?.into_any().unbind()),
+                op::SET => self.push_new(PySet::empty(self.py)?.into_any().unbind())?,
                 op::ADD => {
                     let elements = self.pop_counted()?;
                     let set = self.top::<PySet>("elements for what is no set")?;
@@ -279,24 +288,31 @@ impl<'py> Machine<'py, '_> {
                 op::ADD_LATE => {
                     let elements = self.pop_counted()?;
                     let set = self.top::<PySet>("elements for what is no set")?;
-                    self.late.add(self.py, &set, elements)?;
+                    self.late.add(&set, elements)?;
                 }
-                op::EMPTY_TUPLE => self.stack.push(PyTuple::empty(self.py).into_any().unbind()),
+                op::EMPTY_TUPLE => self.push(PyTuple::empty(self.py).into_any().unbind())?,
                 op::TUPLE => {
                     let items = self.pop_counted()?;
                     let tuple = PyTuple::new(self.py, items)?;
-                    self.push_new(tuple.into_any().unbind());
+                    self.push_new(tuple.into_any().unbind())?;
                 }
                 op::FROZENSET => {
                     let elements = self.pop_counted()?;
                     let set = PyFrozenSet::new(self.py, elements)?;
-                    self.push_new(set.into_any().unbind());
+                    self.push_new(set.into_any().unbind())?;
                 }
                 op::SHAPE => self.define_shape()?,
                 op::NEW => {
                     let number = self.reader.varint()?;
-                    let obj = new_plain(self.shape_at(number)?.class.bind(self.py))?;
-                    self.push_new(obj.unbind());
+                    let shape = self.shape_at(number)?;
+                    let class = shape.class.bind(self.py);
+                    let obj = if shape.is_plain {
+                        new_plain(class)?
+                    } else {
+                        let newobj = Runtime::get(self.py)?.newobj.bind(self.py);
+                        newobj.call1((class.clone(),))?
+                    };
+                    self.push_new(obj.unbind())?;
                 }
                 op::FILL => self.fill()?,
                 op::ATTRIBUTES => self.attributes()?,
@@ -305,7 +321,7 @@ impl<'py> Machine<'py, '_> {
                     let loads = &Runtime::get(self.py)?.pickle_loads;
                     let data = PyBytes::new(self.py, self.reader.counted()?);
                     let obj = loads.call1(self.py, (data,))?;
-                    self.push_new(obj);
+                    self.push_new(obj)?;
                 }
                 op::REDUCE => self.reduce()?,
                 op::BUILD => self.build()?,
@@ -313,14 +329,16 @@ impl<'py> Machine<'py, '_> {
                     let state = self.pop()?;
                     let setter = self.pop()?;
                     let obj = self.peek()?;
-                    setter.call1(self.py, (obj, state))?;
+                    let unfilled = self.late.prepare(state.bind(self.py))?;
+                    setter.call1(self.py, (obj.clone(), state))?;
+                    require_kept(&obj, unfilled)?;
                 }
                 op::POP => {
                     self.pop_counted()?;
                 }
                 op::ROOT => {
                     let root = self.pop()?;
-                    self.roots.push(root);
+                    self.decoded.roots.push(root);
                 }
                 _ => {
                     let at = HEADER_LEN + at;
@@ -332,21 +350,29 @@ impl<'py> Machine<'py, '_> {
 
     /// Pushes an object and gives it the next number.
     #[inline]
-    fn push_new(&mut self, obj: Py<PyAny>) {
-        self.objects.push(obj.clone_ref(self.py));
-        self.stack.push(obj);
+    fn push_new(&mut self, obj: Py<PyAny>) -> PyResult<()> {
+        self.decoded.objects.try_reserve(1).map_err(no_memory)?;
+        self.decoded.objects.push(obj.clone_ref(self.py));
+        self.push(obj)
     }
 
-    fn push_bool(&mut self, value: bool) {
+    #[inline]
+    fn push(&mut self, obj: Py<PyAny>) -> PyResult<()> {
+        self.stack.try_reserve(1).map_err(no_memory)?;
+        self.stack.push(obj);
+        Ok(())
+    }
+
+    fn push_bool(&mut self, value: bool) -> PyResult<()> {
         let value = pyo3::types::PyBool::new(self.py, value).to_owned();
-        self.stack.push(value.into_any().unbind());
+        self.push(value.into_any().unbind())
     }
 
     #[inline]
     fn push_int(&mut self, value: i64) -> PyResult<()> {
         // SAFETY: returns an owned reference or null with an exception.
         let int = unsafe { owned(self.py, ffi::PyLong_FromLongLong(value))? };
-        self.stack.push(int);
+        self.push(int)?;
         Ok(())
     }
 
@@ -354,7 +380,7 @@ impl<'py> Machine<'py, '_> {
     fn push_float(&mut self, bytes: [u8; 8]) -> PyResult<()> {
         // SAFETY: returns an owned reference or null with an exception.
         let float = unsafe { owned(self.py, ffi::PyFloat_FromDouble(f64::from_le_bytes(bytes)))? };
-        self.stack.push(float);
+        self.push(float)?;
         Ok(())
     }
 
@@ -366,14 +392,14 @@ impl<'py> Machine<'py, '_> {
         let options = PyDict::new(self.py);
         options.set_item("signed", true)?;
         let int = class.call_method("from_bytes", (data, "little"), Some(&options))?;
-        self.stack.push(int.unbind());
+        self.push(int.unbind())?;
         Ok(())
     }
 
     fn string(&mut self, errors: Option<&std::ffi::CStr>) -> PyResult<()> {
         let utf8 = self.reader.counted()?;
         let text = self.decode_utf8(utf8, errors)?;
-        self.push_new(text);
+        self.push_new(text)?;
         Ok(())
     }
 
@@ -492,14 +518,11 @@ impl<'py> Machine<'py, '_> {
         let class = class
             .cast_into::<PyType>()
             .map_err(|_| self.malformed("a shape of what is no class"))?;
-        if !is_plain(&class)? {
-            return Err(PyTypeError::new_err(format!(
-                "{} was a plain class when the snapshot was made, but is not here",
-                class.fully_qualified_name()?
-            )));
-        }
-        let class = class.unbind();
-        self.shapes.push(Shape { class, names });
+        self.shapes.push(Shape {
+            is_plain: is_plain(&class)?,
+            class: class.unbind(),
+            names,
+        });
         Ok(())
     }
 
@@ -521,6 +544,15 @@ impl<'py> Machine<'py, '_> {
                 .into());
         };
         let obj = self.stack[start].bind(self.py);
+        if !shape.is_plain {
+            let state = PyDict::new(self.py);
+            for (name, value) in shape.names.iter().zip(&self.stack[start + 1..]) {
+                state.set_item(name, value)?;
+            }
+            let obj = obj.clone();
+            self.stack.truncate(start + 1);
+            return self.set_state(&obj, state.into_any());
+        }
         if !obj.get_type().is(&shape.class) {
             return Err(self.malformed("attributes for another class").into());
         }
@@ -540,14 +572,19 @@ impl<'py> Machine<'py, '_> {
     fn attributes(&mut self) -> PyResult<()> {
         let pairs = self.pop_pairs()?;
         let obj = self.peek()?;
-        if !is_plain(&obj.get_type())? {
-            return Err(self.malformed("attributes for what takes none").into());
-        }
-        let dict = instance_dict(&obj)?;
+        let plain = is_plain(&obj.get_type())?;
+        let dict = if plain {
+            instance_dict(&obj)?
+        } else {
+            PyDict::new(self.py)
+        };
         for (name, value) in pairs {
             dict.set_item(interned_if_str(name.into_bound(self.py))?, value)?;
         }
-        Ok(())
+        if plain {
+            return Ok(());
+        }
+        self.set_state(&obj, dict.into_any())
     }
 
     fn random(&mut self) -> PyResult<()> {
@@ -558,16 +595,19 @@ impl<'py> Machine<'py, '_> {
             gauss_next,
         };
         let offset = (HEADER_LEN + self.reader.position()) as u64;
-        let words = mersenne::from_bytes(&self.reader.array::<STATE_LEN>()?);
+        let words = self.reader.bytes(STATE_LEN as u64)?;
+        let words = words.first_chunk().ok_or(DecodeError::Checksum)?;
         let runtime = Runtime::get(self.py)?;
         let Some(layout) = &runtime.random else {
             return Err(PyTypeError::new_err(
                 "random.Random has another memory layout here than where the snapshot was made",
             ));
         };
-        let prng = layout.create(self.py, position, &words)?.unbind();
-        self.randoms.push((self.objects.len(), offset));
-        self.push_new(prng);
+        let prng = layout.create(self.py, position, words)?.unbind();
+        self.decoded
+            .randoms
+            .push((self.decoded.objects.len(), offset));
+        self.push_new(prng)?;
         Ok(())
     }
 
@@ -577,23 +617,30 @@ impl<'py> Machine<'py, '_> {
         let arguments = arguments
             .cast_into::<PyTuple>()
             .map_err(|_| self.malformed("arguments that are no tuple"))?;
+        let unfilled = self.late.prepare(&arguments)?;
         let obj = callable.bind(self.py).call1(arguments)?;
-        self.push_new(obj.unbind());
+        require_kept(&obj, unfilled)?;
+        self.push_new(obj.unbind())?;
         Ok(())
     }
 
-    /// Gives a state to an object as `pickle.Unpickler` does.
     fn build(&mut self) -> PyResult<()> {
-        let mut state = self.pop()?.into_bound(self.py);
+        let state = self.pop()?.into_bound(self.py);
         let obj = self.peek()?;
+        self.set_state(&obj, state)
+    }
+
+    /// Gives a state to an object as `pickle.Unpickler` does.
+    fn set_state(&mut self, obj: &Bound<'py, PyAny>, mut state: Bound<'py, PyAny>) -> PyResult<()> {
         let setter = match obj.getattr(intern!(self.py, "__setstate__")) {
             Ok(setter) => Some(setter),
             Err(error) if error.is_instance_of::<PyAttributeError>(self.py) => None,
             Err(error) => return Err(error),
         };
         if let Some(setter) = setter {
+            let unfilled = self.late.prepare(&state)?;
             setter.call1((state,))?;
-            return Ok(());
+            return require_kept(obj, unfilled);
         }
         let mut slots = None;
         let pair = state
@@ -603,7 +650,7 @@ impl<'py> Machine<'py, '_> {
             .cloned();
         if let Some(pair) = pair {
             state = pair.get_item(0)?;
-            slots = Some(pair.get_item(1)?).filter(|slots| !slots.is_none());
+            slots = Some(pair.get_item(1)?);
         }
         if !state.is_none() {
             let attributes = self.state_dict(state, "state is not a dictionary")?;
@@ -615,7 +662,10 @@ impl<'py> Machine<'py, '_> {
         if let Some(slots) = slots {
             let slots = self.state_dict(slots, "slot state is not a dictionary")?;
             for (name, value) in slots.iter() {
-                obj.setattr(name.cast::<PyString>()?, value)?;
+                // SAFETY: all three are live objects; names of any type get Python's own error.
+                status(self.py, unsafe {
+                    ffi::PyObject_SetAttr(obj.as_ptr(), name.as_ptr(), value.as_ptr())
+                })?;
             }
         }
         Ok(())

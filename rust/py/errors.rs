@@ -1,7 +1,9 @@
 //! The one mapping from this crate's errors to Python exceptions.
 
 use pyo3::create_exception;
-use pyo3::exceptions::{PyRuntimeError, PyValueError};
+use std::collections::TryReserveError;
+
+use pyo3::exceptions::{PyMemoryError, PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
 
 use crate::error::DecodeError;
@@ -23,6 +25,12 @@ impl From<DecodeError> for PyErr {
     fn from(error: DecodeError) -> Self {
         SnapshotDecodeError::new_err(error.to_string())
     }
+}
+
+/// For `try_reserve` ahead of what grows with the user's data: running out of memory is an
+/// exception, not the end of the process.
+pub fn no_memory(_: TryReserveError) -> PyErr {
+    PyMemoryError::new_err("no memory for the snapshot")
 }
 
 /// `Ok` for a pointer that the C API returned, the pending exception for a null.

@@ -2,9 +2,11 @@
 
 pub mod attributes;
 mod buffer;
+mod byte_buffer;
 pub mod decoder;
 pub mod encoder;
 pub mod errors;
+mod fields;
 pub mod functions;
 mod late;
 mod numbers;

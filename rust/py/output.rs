@@ -8,7 +8,8 @@ use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 
-use crate::wire::{Header, HEADER_LEN};
+use super::byte_buffer::ByteBuffer;
+use crate::wire::{Header, Write as _, HEADER_LEN};
 
 /// A file for snapshots that outgrow the buffer.
 enum Sink {
@@ -77,7 +78,7 @@ fn duplicate(file: &Bound<'_, PyAny>) -> Option<File> {
 /// Collects the instructions of one snapshot.
 pub struct Output {
     /// Bytes not yet written to the sink; begins with room for the header until then.
-    pub buffer: Vec<u8>,
+    pub buffer: ByteBuffer,
     flushed: u64,
     hasher: crc32fast::Hasher,
     sink: Option<Sink>,
@@ -86,8 +87,10 @@ pub struct Output {
 
 impl Output {
     pub fn new(sink: Option<&Bound<'_, PyAny>>, spill_bytes: usize) -> Output {
+        let mut buffer = ByteBuffer::new();
+        buffer.put_bytes(&[0; HEADER_LEN]);
         Output {
-            buffer: vec![0; HEADER_LEN],
+            buffer,
             flushed: 0,
             hasher: crc32fast::Hasher::new(),
             sink: sink.map(Sink::new),
@@ -113,14 +116,16 @@ impl Output {
         let Some(sink) = &mut self.sink else {
             return Ok(());
         };
+        self.buffer.check()?;
+        let bytes = self.buffer.as_slice();
         if self.flushed == 0 {
             sink.rewind(py)?;
-            self.hasher.update(&self.buffer[HEADER_LEN..]);
+            self.hasher.update(&bytes[HEADER_LEN..]);
         } else {
-            self.hasher.update(&self.buffer);
+            self.hasher.update(bytes);
         }
-        sink.write(py, &self.buffer)?;
-        self.flushed += self.buffer.len() as u64;
+        sink.write(py, bytes)?;
+        self.flushed += bytes.len() as u64;
         self.buffer.clear();
         Ok(())
     }
@@ -131,24 +136,24 @@ impl Output {
         py: Python<'py>,
         objects: u32,
     ) -> PyResult<Option<Bound<'py, PyBytes>>> {
+        self.buffer.check()?;
         let stream_len = self.len() - HEADER_LEN as u64;
         if self.flushed > 0 {
             self.flush(py)?;
+            self.buffer.take(py)?;
             let header = Header::new(stream_len, objects, self.hasher.clone());
             if let Some(sink) = &mut self.sink {
                 sink.rewind(py)?;
                 sink.write(py, &header.to_bytes())?;
             }
-            self.buffer = Vec::new();
             return Ok(None);
         }
-        self.hasher.update(&self.buffer[HEADER_LEN..]);
+        let bytes = self.buffer.as_mut_slice();
+        self.hasher.update(&bytes[HEADER_LEN..]);
         let header = Header::new(stream_len, objects, self.hasher.clone());
-        self.buffer[..HEADER_LEN].copy_from_slice(&header.to_bytes());
-        let data = PyBytes::new(py, &self.buffer);
-        self.flushed = self.buffer.len() as u64;
-        self.buffer = Vec::new();
-        Ok(Some(data))
+        bytes[..HEADER_LEN].copy_from_slice(&header.to_bytes());
+        self.flushed = bytes.len() as u64;
+        self.buffer.take(py).map(Some)
     }
 }
 

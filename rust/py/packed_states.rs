@@ -8,7 +8,7 @@ use super::buffer::Buffer;
 use super::numbers::{words, NO_OFFSET};
 use super::runtime::Runtime;
 use crate::error::DecodeError;
-use crate::mersenne::{self, Words, STATE_LEN};
+use crate::mersenne::{self, STATE_LEN};
 use crate::random_states::{self, Position, Source};
 
 #[pyfunction]
@@ -36,17 +36,17 @@ pub fn pack_random_states<'py>(
             .random
             .as_ref()
             .filter(|layout| layout.is_exact(&prng));
-        let state = match layout {
-            Some(layout) => layout.read(&prng)?,
+        // SAFETY: no Python code runs between here and the use of the words in `put_state`,
+        // apart from looking up `gauss_next`, which is a plain dict access.
+        let base = base_words(unsafe { frame.bytes() }, u64::from_le_bytes(offset))?;
+        let packed = match layout {
+            Some(layout) => layout.read(&prng, |position, words| {
+                random_states::put_state(&mut out, base, words, position);
+            })?,
             None => None,
         };
-        // SAFETY: the state was read before; no Python code runs while the words are compared.
-        let base = base_words(unsafe { frame.bytes() }, u64::from_le_bytes(offset))?;
-        match (base, state) {
-            (Some(base), Some((position, words))) => {
-                random_states::put_state(&mut out, base, &words, position);
-            }
-            _ => random_states::put_absent(&mut out),
+        if packed.is_none() {
+            random_states::put_absent(&mut out);
         }
     }
     Ok(PyBytes::new(py, &out))
@@ -103,9 +103,11 @@ impl RandomStates {
             packed,
             frame: Some(frame),
         };
-        // Every state is checked now, so that none fails after another was applied.
-        for index in 0..result.states.len() {
-            result.with_state(index, |_, _| Ok(()))?;
+        // Checked now, so that no state fails after another was applied.
+        for (index, state) in result.states.iter().enumerate() {
+            if let Some((Source::Twists(_), _)) = state {
+                result.base(index)?;
+            }
         }
         Ok(result)
     }
@@ -120,7 +122,9 @@ impl RandomStates {
         py: Python<'py>,
         index: usize,
     ) -> PyResult<Option<Bound<'py, PyTuple>>> {
-        let state = self.with_state(index, |words, position| Ok((words(), position)))?;
+        let state = self.with_state(index, |words, position| {
+            Ok((mersenne::from_bytes(words), position))
+        })?;
         let Some((words, position)) = state else {
             return Ok(None);
         };
@@ -138,12 +142,11 @@ impl RandomStates {
         let Some(layout) = &Runtime::get(py)?.random else {
             return Ok(false);
         };
-        if !layout.is_exact(prng) {
+        if !layout.is_bare(prng)? {
             return Ok(false);
         }
-        let applied = self.with_state(index, |words, position| {
-            layout.write(prng, position, &words())
-        })?;
+        let applied =
+            self.with_state(index, |words, position| layout.write(prng, position, words))?;
         Ok(applied.is_some())
     }
 
@@ -153,12 +156,24 @@ impl RandomStates {
 }
 
 impl RandomStates {
-    /// Calls `use_state` with a function that gives the words, and the position; `None` if the
-    /// state is absent.
+    /// The snapshot's words of a generator.
+    fn base(&self, index: usize) -> PyResult<&[u8; STATE_LEN]> {
+        let Some(frame) = &self.frame else {
+            return Err(PyValueError::new_err("the generator states are closed"));
+        };
+        // SAFETY: the words are copied before any Python code runs.
+        let base = base_words(unsafe { frame.bytes() }, self.offsets[index])?;
+        Ok(base.ok_or(DecodeError::Malformed {
+            what: "twists of words that are not in the snapshot",
+            at: 0,
+        })?)
+    }
+
+    /// Calls `use_state` with words and position of a state; `None` if it is absent.
     fn with_state<T>(
         &self,
         index: usize,
-        use_state: impl FnOnce(&dyn Fn() -> Words, Position) -> PyResult<T>,
+        use_state: impl FnOnce(&[u8; STATE_LEN], Position) -> PyResult<T>,
     ) -> PyResult<Option<T>> {
         let state = self
             .states
@@ -167,23 +182,15 @@ impl RandomStates {
         let Some((source, position)) = *state else {
             return Ok(None);
         };
-        let Some(frame) = &self.frame else {
-            return Err(PyValueError::new_err("the generator states are closed"));
-        };
         match source {
             Source::Packed(start) => {
                 let full = self.packed[start..].first_chunk::<STATE_LEN>();
                 let full = full.ok_or(DecodeError::Checksum)?;
-                use_state(&|| mersenne::from_bytes(full), position).map(Some)
+                use_state(full, position).map(Some)
             }
             Source::Twists(twists) => {
-                // SAFETY: the words are copied out of the frame before any Python code runs.
-                let base = base_words(unsafe { frame.bytes() }, self.offsets[index])?;
-                let base = base.ok_or(DecodeError::Malformed {
-                    what: "twists of words that are not in the snapshot",
-                    at: 0,
-                })?;
-                use_state(&|| random_states::twisted(base, twists), position).map(Some)
+                let base = self.base(index)?;
+                use_state(&random_states::twisted(base, twists), position).map(Some)
             }
         }
     }

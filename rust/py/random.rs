@@ -1,14 +1,15 @@
 //! Native access to `random.Random`: the words in its memory and `gauss_next` in its `__dict__`.
 
+use std::borrow::Cow;
 use std::ffi::c_int;
 
 use pyo3::ffi;
 use pyo3::intern;
 use pyo3::prelude::*;
-use pyo3::types::{PyDict, PyTuple, PyType};
+use pyo3::types::{PyDict, PyFloat, PyTuple, PyType};
 
 use super::errors::owned;
-use crate::mersenne::{STATE_LEN, WORDS};
+use crate::mersenne::{self, Words, STATE_LEN, WORDS};
 use crate::random_states::Position;
 
 /// Methods of `random.Random` that pickle or the constructor use. If any of them was replaced,
@@ -71,7 +72,7 @@ impl RandomLayout {
         }
         // SAFETY: basicsize was checked above, so the bytes read lie inside the object.
         let (index, bytes) = unsafe { (layout.index(&sample), layout.words(&sample)) };
-        let words = crate::mersenne::from_bytes(&bytes);
+        let words = mersenne::from_bytes(&bytes);
         let matches = state.len() == WORDS + 1
             && state[..WORDS] == words[..]
             && i64::from(state[WORDS]) == i64::from(index);
@@ -110,65 +111,88 @@ impl RandomLayout {
     ///
     /// # Safety
     ///
-    /// `prng` must be an exact `random.Random`.
-    unsafe fn words(&self, prng: &Bound<'_, PyAny>) -> [u8; STATE_LEN] {
-        let mut bytes = [0; STATE_LEN];
-        // SAFETY: `detect` found the words behind the index of every exact instance.
-        unsafe {
-            self.memory(prng)
-                .add(size_of::<c_int>())
-                .copy_to_nonoverlapping(bytes.as_mut_ptr(), STATE_LEN);
+    /// `prng` must be an exact `random.Random`, and no Python code may run while the result
+    /// lives.
+    unsafe fn words<'a>(&self, prng: &'a Bound<'_, PyAny>) -> Cow<'a, [u8; STATE_LEN]> {
+        let place = self.memory(prng).wrapping_add(size_of::<c_int>());
+        // SAFETY: `detect` found the words behind the index of every exact instance; they are
+        // plain memory of the object, which only Python code changes.
+        let bytes = unsafe { &*place.cast::<[u8; STATE_LEN]>() };
+        if cfg!(target_endian = "little") {
+            return Cow::Borrowed(bytes);
         }
-        if cfg!(target_endian = "big") {
-            for word in bytes.chunks_exact_mut(4) {
-                word.reverse();
-            }
+        let mut swapped = *bytes;
+        for word in swapped.as_chunks_mut::<4>().0 {
+            word.reverse();
         }
-        bytes
+        Cow::Owned(swapped)
     }
 
-    /// The state of an exact instance, or `None` if it is one that only pickle can judge (no
-    /// `gauss_next`, or one that is neither `None` nor an exact `float`).
-    pub fn read(&self, prng: &Bound<'_, PyAny>) -> PyResult<Option<(Position, [u8; STATE_LEN])>> {
-        debug_assert!(self.is_exact(prng));
-        let py = prng.py();
+    /// Calls `use_state` with the state of an exact instance. `None` for one that only pickle
+    /// can judge: `gauss_next` is missing or neither `None` nor an exact `float`, or there are
+    /// other attributes, which may hide methods.
+    ///
+    /// `use_state` must not run Python code.
+    pub fn read<T>(
+        &self,
+        prng: &Bound<'_, PyAny>,
+        use_state: impl FnOnce(Position, &[u8; STATE_LEN]) -> T,
+    ) -> PyResult<Option<T>> {
+        assert!(self.is_exact(prng));
         let dict = instance_dict(prng)?;
-        let Some(gauss) = dict.get_item(intern!(py, "gauss_next"))? else {
+        if dict.len() != 1 {
+            return Ok(None);
+        }
+        let Some(gauss) = dict.get_item(intern!(prng.py(), "gauss_next"))? else {
             return Ok(None);
         };
         let gauss_next = if gauss.is_none() {
             None
-        } else if gauss.is_exact_instance_of::<pyo3::types::PyFloat>() {
+        } else if gauss.is_exact_instance_of::<PyFloat>() {
             Some(gauss.extract()?)
         } else {
             return Ok(None);
         };
-        // SAFETY: the caller gives an exact instance.
+        // SAFETY: an exact instance, and `use_state` runs no Python code.
         let (index, words) = unsafe { (self.index(prng), self.words(prng)) };
         let position = Position {
             index: index as u32,
             gauss_next,
         };
-        Ok(Some((position, words)))
+        Ok(Some(use_state(position, &words)))
     }
 
-    /// Sets the state of an exact instance. `words` are in the byte order of this machine.
+    /// Whether an exact instance has no attributes that may hide methods.
+    pub fn is_bare(&self, prng: &Bound<'_, PyAny>) -> PyResult<bool> {
+        Ok(self.is_exact(prng) && instance_dict(prng)?.len() == 1)
+    }
+
+    /// Sets the state of an exact instance.
     pub fn write(
         &self,
         prng: &Bound<'_, PyAny>,
         position: Position,
-        words: &[u32; WORDS],
+        words: &[u8; STATE_LEN],
     ) -> PyResult<()> {
         assert!(self.is_exact(prng) && position.index as usize <= WORDS);
-        // SAFETY: as for `index` and `words`; nobody else writes while the GIL is held.
+        let place = self.memory(prng);
+        // SAFETY: as for `index` and `words`; nobody else writes while the GIL is held. Neither
+        // place needs to be aligned.
         unsafe {
-            let memory = self.memory(prng);
-            memory.cast::<c_int>().write(position.index as c_int);
-            memory
-                .add(size_of::<c_int>())
-                .copy_from_nonoverlapping(words.as_ptr().cast::<u8>(), STATE_LEN);
+            place
+                .cast::<c_int>()
+                .write_unaligned(position.index as c_int);
+            let place = place.add(size_of::<c_int>());
+            if cfg!(target_endian = "little") {
+                place.copy_from_nonoverlapping(words.as_ptr(), STATE_LEN);
+            } else {
+                place
+                    .cast::<Words>()
+                    .write_unaligned(mersenne::from_bytes(words));
+            }
         }
-        instance_dict(prng)?.set_item(intern!(prng.py(), "gauss_next"), position.gauss_next)
+        let dict = instance_dict(prng)?;
+        dict.set_item(intern!(prng.py(), "gauss_next"), position.gauss_next)
     }
 
     /// A new generator with this state, made without drawing a seed.
@@ -176,7 +200,7 @@ impl RandomLayout {
         &self,
         py: Python<'py>,
         position: Position,
-        words: &[u32; WORDS],
+        words: &[u8; STATE_LEN],
     ) -> PyResult<Bound<'py, PyAny>> {
         // SAFETY: the class is a live heap type whose instances PyType_GenericAlloc makes: the
         // base only adds plain words, which `write` fills.

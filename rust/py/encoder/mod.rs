@@ -1,0 +1,273 @@
+//! Encoding: a walk over the graph in pickle's order, on an explicit stack.
+//!
+//! Any call of Python code may change the graph or let another thread do so. Hence every object
+//! of which a pointer is kept is owned (`held`, frames), containers are read by position with
+//! their size checked anew, and nothing borrowed survives a call.
+//!
+//! Here are the class that Python sees and the numbering of objects; `steps` has the walk,
+//! `frames` its stack, `values` the built-in types, `objects` all others, `trace` the paths in
+//! error messages.
+
+mod frames;
+mod objects;
+mod steps;
+mod trace;
+mod values;
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use pyo3::exceptions::PyValueError;
+use pyo3::prelude::*;
+use pyo3::types::{PyBytes, PyDict};
+use rustc_hash::FxHashMap;
+
+use super::errors::no_memory;
+use super::numbers::{NO_NUMBER, NO_OFFSET};
+use super::output::Output;
+use super::path;
+use super::runtime::Runtime;
+use super::types::{Plan, Reducers};
+use crate::wire::{op, Write};
+use frames::{Frame, Reduction, Written};
+use trace::RootNames;
+
+/// What the memo knows of an object.
+#[derive(Clone, Copy)]
+enum Known {
+    /// Its number in the snapshot.
+    Number(u32),
+    External(u32),
+    Foreign,
+}
+
+/// Objects in the latest snapshot: room to reserve for the next one.
+static EXPECTED_OBJECTS: AtomicUsize = AtomicUsize::new(0);
+
+#[pyclass(module = "pams_parallel._core")]
+pub struct Encoder {
+    output: Output,
+    memo: FxHashMap<usize, Known>,
+    /// Owns everything in `memo`, so that no address is used twice.
+    held: Vec<Py<PyAny>>,
+    objects: u32,
+    plans: FxHashMap<usize, Plan>,
+    shapes: u64,
+    randoms: Vec<(u32, u64)>,
+    reducers: Reducers,
+    frames: Vec<Frame>,
+    /// One per `Frame::Reduce`, in the same order.
+    reductions: Vec<Reduction>,
+    reentries: HashMap<usize, u32>,
+    state: State,
+}
+
+#[derive(Clone, Copy, PartialEq)]
+enum State {
+    Open,
+    Finished,
+    Failed,
+}
+
+#[pymethods]
+impl Encoder {
+    #[new]
+    #[pyo3(signature = (externals=None, foreign=None, reducers=None, sink=None, spill_bytes=262_144))]
+    fn new(
+        py: Python<'_>,
+        externals: Option<&Bound<'_, PyAny>>,
+        foreign: Option<&Bound<'_, PyAny>>,
+        reducers: Option<&Bound<'_, PyAny>>,
+        sink: Option<&Bound<'_, PyAny>>,
+        spill_bytes: usize,
+    ) -> PyResult<Self> {
+        let runtime = Runtime::get(py)?;
+        let additional = reducers
+            .map(|reducers| -> PyResult<Py<PyDict>> {
+                let copy = PyDict::new(py);
+                copy.update(reducers.cast()?)?;
+                Ok(copy.unbind())
+            })
+            .transpose()?;
+        let copyreg = runtime
+            .copyreg
+            .bind(py)
+            .getattr("dispatch_table")?
+            .cast_into::<PyDict>()?
+            .unbind();
+        let mut encoder = Encoder {
+            output: Output::new(sink, spill_bytes),
+            memo: FxHashMap::default(),
+            held: Vec::new(),
+            objects: 0,
+            plans: FxHashMap::default(),
+            shapes: 0,
+            randoms: Vec::new(),
+            reducers: Reducers {
+                additional,
+                copyreg,
+            },
+            frames: Vec::new(),
+            reductions: Vec::new(),
+            reentries: HashMap::new(),
+            state: State::Open,
+        };
+        let mut index = 0;
+        if let Some(externals) = externals {
+            for obj in externals.try_iter()? {
+                encoder.learn(&obj?, Known::External(index));
+                index += 1;
+            }
+        }
+        if let Some(foreign) = foreign {
+            for obj in foreign.try_iter()? {
+                encoder.learn(&obj?, Known::Foreign);
+            }
+        }
+        Ok(encoder)
+    }
+
+    #[pyo3(signature = (obj, name=None))]
+    fn add(
+        &mut self,
+        py: Python<'_>,
+        obj: &Bound<'_, PyAny>,
+        name: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<()> {
+        self.require_open()?;
+        let names = RootNames::new(obj, name)?;
+        match self.walk(py, obj) {
+            Ok(()) => Ok(()),
+            Err(error) => {
+                self.state = State::Failed;
+                let path = self.path(py, &names);
+                // Dropping what the walk held can run user code; that is after the walk.
+                self.frames.clear();
+                self.reductions.clear();
+                Err(path::locate(py, error, &path))
+            }
+        }
+    }
+
+    fn finish<'py>(&mut self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyBytes>>> {
+        self.require_open()?;
+        self.output.buffer.put_byte(op::END);
+        self.state = State::Failed;
+        let data = self.output.finish(py, self.objects)?;
+        self.state = State::Finished;
+        EXPECTED_OBJECTS.store(self.memo.len(), Ordering::Relaxed);
+        Ok(data)
+    }
+
+    #[getter]
+    fn size(&self) -> u64 {
+        self.output.len()
+    }
+
+    #[pyo3(signature = (objs, /))]
+    fn numbers_of<'py>(
+        &self,
+        py: Python<'py>,
+        objs: &Bound<'py, PyAny>,
+    ) -> PyResult<Bound<'py, PyBytes>> {
+        let mut numbers = Vec::new();
+        for obj in objs.try_iter()? {
+            let number = self.number_of(&obj?).unwrap_or(NO_NUMBER);
+            numbers.extend_from_slice(&number.to_le_bytes());
+        }
+        Ok(PyBytes::new(py, &numbers))
+    }
+
+    #[pyo3(signature = (prngs, /))]
+    fn random_offsets<'py>(
+        &self,
+        py: Python<'py>,
+        prngs: &Bound<'py, PyAny>,
+    ) -> PyResult<Bound<'py, PyBytes>> {
+        let mut offsets = Vec::new();
+        for prng in prngs.try_iter()? {
+            let offset = self
+                .number_of(&prng?)
+                .and_then(|number| {
+                    let found = self.randoms.binary_search_by_key(&number, |entry| entry.0);
+                    found.ok().map(|index| self.randoms[index].1)
+                })
+                .unwrap_or(NO_OFFSET);
+            offsets.extend_from_slice(&offset.to_le_bytes());
+        }
+        Ok(PyBytes::new(py, &offsets))
+    }
+
+    fn __traverse__(&self, visit: pyo3::PyVisit<'_>) -> Result<(), pyo3::PyTraverseError> {
+        self.held.iter().try_for_each(|obj| visit.call(obj))
+    }
+
+    fn __clear__(&mut self) {
+        self.state = State::Failed;
+        self.memo.clear();
+        let held = std::mem::take(&mut self.held);
+        drop(held);
+    }
+}
+
+impl Encoder {
+    fn require_open(&self) -> PyResult<()> {
+        match self.state {
+            State::Open => Ok(()),
+            State::Finished => Err(PyValueError::new_err("the snapshot is finished")),
+            State::Failed => Err(PyValueError::new_err(
+                "the encoder is closed because something failed before",
+            )),
+        }
+    }
+
+    fn number_of(&self, obj: &Bound<'_, PyAny>) -> Option<u32> {
+        match self.memo.get(&(obj.as_ptr() as usize)) {
+            Some(Known::Number(number)) => Some(*number),
+            _ => None,
+        }
+    }
+
+    fn learn(&mut self, obj: &Bound<'_, PyAny>, known: Known) {
+        self.memo.entry(obj.as_ptr() as usize).or_insert_with(|| {
+            self.held.push(obj.clone().unbind());
+            known
+        });
+    }
+
+    /// Gives `obj` the next number.
+    #[inline]
+    fn number(&mut self, obj: &Bound<'_, PyAny>) -> PyResult<()> {
+        let number = self.objects;
+        if number == NO_NUMBER {
+            return Err(PyValueError::new_err("too many objects for one snapshot"));
+        }
+        self.held.try_reserve(1).map_err(no_memory)?;
+        self.memo.try_reserve(1).map_err(no_memory)?;
+        self.objects += 1;
+        self.memo
+            .insert(obj.as_ptr() as usize, Known::Number(number));
+        self.held.push(obj.clone().unbind());
+        Ok(())
+    }
+
+    #[inline]
+    fn put(&mut self, code: u8, operand: u64) {
+        self.output.buffer.put_byte(code);
+        self.output.buffer.put_varint(operand);
+    }
+
+    /// Begins an object whose parts need visits of their own.
+    #[inline]
+    fn begin(&mut self, frame: Frame) -> PyResult<Written> {
+        // Room for the frame below too, which is put back after this one.
+        self.frames.try_reserve(2).map_err(no_memory)?;
+        self.frames.push(frame);
+        Ok(Written::Pending)
+    }
+
+    fn put_counted(&mut self, code: u8, bytes: &[u8]) {
+        self.output.buffer.put_byte(code);
+        self.output.buffer.put_counted(bytes);
+    }
+}

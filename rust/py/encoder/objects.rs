@@ -1,0 +1,311 @@
+//! Objects of other than the exact built-in types, each by the plan for its class.
+
+use std::sync::Arc;
+
+use pyo3::exceptions::{PyRecursionError, PyRuntimeError};
+use pyo3::ffi;
+use pyo3::intern;
+use pyo3::prelude::*;
+use pyo3::types::{PyBytes, PyDict, PyString, PyType};
+
+use super::frames::{dict_frame, Frame, Reduction, Target, Written};
+use super::values::describe;
+use super::Encoder;
+use crate::py::buffer::Buffer;
+use crate::py::errors::{no_memory, owned};
+use crate::py::runtime::Runtime;
+use crate::py::types::{plan, Plan, Shape};
+use crate::random_states::put_gauss;
+use crate::wire::{op, Write};
+
+/// Shapes per class before instances fall back to name-value pairs.
+const MAX_SHAPES: usize = 8;
+/// Reducers within reducers before the graph counts as endless.
+const MAX_REDUCE_DEPTH: usize = 200_000;
+/// Nested visits of one object through its own constructor arguments.
+const MAX_REENTRY: u32 = 100;
+/// Attributes of an instance that would take part in pickling it.
+const INSTANCE_HOOKS: [&str; 5] = [
+    "__reduce_ex__",
+    "__reduce__",
+    "__getstate__",
+    "__getnewargs__",
+    "__getnewargs_ex__",
+];
+
+impl Encoder {
+    pub(super) fn by_plan(&mut self, py: Python<'_>, obj: &Bound<'_, PyAny>) -> PyResult<Written> {
+        let class = obj.get_type();
+        let key = class.as_ptr() as usize;
+        if !self.plans.contains_key(&key) {
+            let plan = plan(&class, &self.reducers)?;
+            self.held.push(class.clone().into_any().unbind());
+            self.plans.insert(key, plan);
+        }
+        match &self.plans[&key] {
+            Plan::Plain(_) => self.instance(py, obj, &class),
+            Plan::Random => self.random(py, obj),
+            Plan::Global => self.pickled(py, obj, None),
+            Plan::PickleBuffer => self.pickle_buffer(py, obj),
+            Plan::Reducer(reducer) => {
+                let reducer = reducer.clone_ref(py);
+                let reduced = reducer.call1(py, (obj,))?;
+                self.reduced(py, obj, reduced.bind(py), Some(reducer))
+            }
+            Plan::Reduce => self.reduce(py, obj),
+        }
+    }
+
+    /// Begins an instance of a plain class.
+    fn instance(
+        &mut self,
+        py: Python<'_>,
+        obj: &Bound<'_, PyAny>,
+        class: &Bound<'_, PyType>,
+    ) -> PyResult<Written> {
+        // SAFETY: `obj` is a live object.
+        let dict = unsafe {
+            owned(
+                py,
+                ffi::PyObject_GenericGetDict(obj.as_ptr(), std::ptr::null_mut()),
+            )
+        };
+        let dict = match dict {
+            Ok(dict) => dict.into_bound(py),
+            // Slots all the way down, and empty ones: no attributes at all.
+            Err(_) => PyDict::new(py).into_any(),
+        };
+        let Ok(dict) = dict.cast_exact::<PyDict>() else {
+            return self.reduce(py, obj);
+        };
+        let known = match self.plans.get(&(class.as_ptr() as usize)) {
+            Some(Plan::Plain(plain)) => plain
+                .shapes
+                .iter()
+                .rfind(|shape| has_names(dict, &shape.names))
+                .cloned(),
+            _ => None,
+        };
+        let shape = match known {
+            Some(shape) => shape,
+            None => match attribute_names(dict)? {
+                Some(names) => self.define_shape(py, class, names)?,
+                None => return self.reduce(py, obj),
+            },
+        };
+        self.put(op::NEW, shape.number);
+        self.number(obj)?;
+        if dict.is_empty() {
+            return Ok(Written::Yes);
+        }
+        self.begin(if has_names(dict, &shape.names) {
+            Frame::Instance {
+                dict: dict.clone().into_any().unbind(),
+                shape,
+                position: 0,
+                next: 0,
+            }
+        } else {
+            dict_frame(dict, Target::Attributes)
+        })
+    }
+
+    /// A new shape of `class`, or any of its shapes if the names are too unusual or too varied
+    /// for a shape of their own.
+    fn define_shape(
+        &mut self,
+        py: Python<'_>,
+        class: &Bound<'_, PyType>,
+        names: Names,
+    ) -> PyResult<Arc<Shape>> {
+        let key = class.as_ptr() as usize;
+        let Some(Plan::Plain(plain)) = self.plans.get(&key) else {
+            unreachable!("shapes are defined for plain classes");
+        };
+        let names = match names {
+            Names::Usual(names) if plain.shapes.len() < MAX_SHAPES => names,
+            _ => match plain.shapes.first() {
+                Some(shape) => return Ok(shape.clone()),
+                None => Vec::new(),
+            },
+        };
+        self.value(py, class)?;
+        self.put(op::SHAPE, names.len() as u64);
+        for name in &names {
+            let name = name.bind(py).cast::<PyString>()?.to_str()?;
+            self.output.buffer.put_counted(name.as_bytes());
+        }
+        let shape = Arc::new(Shape {
+            number: self.shapes,
+            names,
+        });
+        self.shapes += 1;
+        if let Some(Plan::Plain(plain)) = self.plans.get_mut(&key) {
+            plain.shapes.push(shape.clone());
+        }
+        Ok(shape)
+    }
+
+    fn random(&mut self, py: Python<'_>, obj: &Bound<'_, PyAny>) -> PyResult<Written> {
+        let Some(layout) = &Runtime::get(py)?.random else {
+            return self.reduce(py, obj);
+        };
+        let (output, number) = (&mut self.output, self.objects);
+        let offset = layout.read(obj, |position, words| {
+            output.buffer.put_byte(op::RANDOM);
+            put_gauss(&mut output.buffer, position.gauss_next);
+            output.buffer.put_bytes(&position.index.to_le_bytes());
+            let offset = output.len();
+            output.buffer.put_bytes(words);
+            offset
+        })?;
+        let Some(offset) = offset else {
+            return self.reduce(py, obj);
+        };
+        self.randoms.push((number, offset));
+        self.number(obj)?;
+        Ok(Written::Yes)
+    }
+
+    /// Writes an object as pickle does, with `reducer` if it needs one that pickle does not know.
+    fn pickled(
+        &mut self,
+        py: Python<'_>,
+        obj: &Bound<'_, PyAny>,
+        reducer: Option<Py<PyAny>>,
+    ) -> PyResult<Written> {
+        let runtime = Runtime::get(py)?;
+        let data = match reducer {
+            None => runtime.pickle_dumps.bind(py).call1((obj, 5))?,
+            Some(reducer) => {
+                let file = runtime.bytes_io.bind(py).call0()?;
+                let pickler = runtime.pickler.bind(py).call1((&file, 5))?;
+                let table = self.reducers.copyreg.bind(py).copy()?;
+                table.set_item(obj.get_type(), reducer)?;
+                pickler.setattr("dispatch_table", table)?;
+                pickler.call_method1("dump", (obj,))?;
+                file.call_method0("getvalue")?
+            }
+        };
+        self.put_counted(op::PICKLED, data.cast::<PyBytes>()?.as_bytes());
+        self.number(obj)?;
+        Ok(Written::Yes)
+    }
+
+    fn pickle_buffer(&mut self, py: Python<'_>, obj: &Bound<'_, PyAny>) -> PyResult<Written> {
+        let Ok(buffer) = Buffer::get(obj) else {
+            return self.pickled(py, obj, None); // pickle has the right error
+        };
+        let code = if buffer.readonly() {
+            op::BYTES
+        } else {
+            op::BYTEARRAY
+        };
+        // SAFETY: no Python code runs while the bytes are copied.
+        self.put_counted(code, unsafe { buffer.bytes() });
+        self.number(obj)?;
+        Ok(Written::Yes)
+    }
+
+    fn reduce(&mut self, py: Python<'_>, obj: &Bound<'_, PyAny>) -> PyResult<Written> {
+        if let Some(method) = obj.getattr_opt(intern!(py, "__reduce_ex__"))? {
+            let reduced = method.call1((5,))?;
+            return self.reduced(py, obj, &reduced, None);
+        }
+        match obj.getattr_opt(intern!(py, "__reduce__"))? {
+            Some(method) => self.reduced(py, obj, &method.call0()?, None),
+            None => self.pickled(py, obj, None), // pickle has the right error
+        }
+    }
+
+    /// Begins an object with what its reducer returned.
+    fn reduced(
+        &mut self,
+        py: Python<'_>,
+        obj: &Bound<'_, PyAny>,
+        reduced: &Bound<'_, PyAny>,
+        reducer: Option<Py<PyAny>>,
+    ) -> PyResult<Written> {
+        if reduced.is_instance_of::<PyString>() {
+            return self.pickled(py, obj, reducer);
+        }
+        let Some(reduction) = Reduction::parse(py, obj, reduced)? else {
+            // Malformed: let pickle say what is wrong with it.
+            self.pickled(py, obj, reducer)?;
+            return Err(PyRuntimeError::new_err(
+                "pickle accepts a reducer's result that this package does not understand",
+            ));
+        };
+        let entry = self.reentries.entry(obj.as_ptr() as usize).or_insert(0);
+        *entry += 1;
+        if *entry > MAX_REENTRY || self.reductions.len() >= MAX_REDUCE_DEPTH {
+            return Err(PyRecursionError::new_err(format!(
+                "{} contains itself in the arguments that its reducer returns",
+                describe(obj)
+            )));
+        }
+        self.reductions.try_reserve(2).map_err(no_memory)?;
+        self.reductions.push(reduction);
+        self.begin(Frame::Reduce)
+    }
+
+    pub(super) fn leave_arguments(&mut self, obj: &Bound<'_, PyAny>) {
+        let key = obj.as_ptr() as usize;
+        if let Some(entry) = self.reentries.get_mut(&key) {
+            *entry -= 1;
+            if *entry == 0 {
+                self.reentries.remove(&key);
+            }
+        }
+    }
+}
+
+/// Attribute names of an instance.
+enum Names {
+    /// Strings that a shape can hold.
+    Usual(Vec<Py<PyAny>>),
+    /// Keys of other types, or strings that are not Unicode text.
+    Unusual,
+}
+
+/// The names in an instance's dict; `None` if one of them takes part in pickling.
+fn attribute_names(dict: &Bound<'_, PyDict>) -> PyResult<Option<Names>> {
+    let mut names = Vec::with_capacity(dict.len());
+    let mut usual = true;
+    for (name, _) in dict.iter() {
+        match name.cast_exact::<PyString>() {
+            Ok(text) => match text.to_str() {
+                Ok(text) if INSTANCE_HOOKS.contains(&text) => return Ok(None),
+                Ok(_) => {}
+                Err(_) => usual = false,
+            },
+            Err(_) => usual = false,
+        }
+        names.push(name.unbind());
+    }
+    Ok(Some(if usual {
+        Names::Usual(names)
+    } else {
+        Names::Unusual
+    }))
+}
+
+fn has_names(dict: &Bound<'_, PyDict>, names: &[Py<PyAny>]) -> bool {
+    if dict.len() != names.len() {
+        return false;
+    }
+    let mut position = 0;
+    let mut name = std::ptr::null_mut();
+    names.iter().all(|expected| {
+        // SAFETY: `dict` is a live dict; no Python code runs between two calls.
+        let found = unsafe {
+            ffi::PyDict_Next(
+                dict.as_ptr(),
+                &raw mut position,
+                &raw mut name,
+                std::ptr::null_mut(),
+            )
+        };
+        found != 0 && name == expected.as_ptr()
+    })
+}

@@ -1,0 +1,280 @@
+//! Values of built-in types, and what every value goes through.
+
+use pyo3::ffi;
+use pyo3::prelude::*;
+use pyo3::types::{PyByteArray, PyBytes, PyDict, PyFrozenSet, PyList, PySet, PyString, PyTuple};
+
+use super::frames::{dict_frame, Frame, Target, Written};
+use super::{Encoder, Known};
+use crate::py::errors::ForeignReferenceError;
+use crate::py::fields::{float_value, list_item, tuple_item};
+use crate::py::output::big_int_bytes;
+use crate::wire::{op, Write};
+
+impl Encoder {
+    #[inline]
+    pub(super) fn known(&self, obj: &Bound<'_, PyAny>) -> Option<Known> {
+        self.memo.get(&(obj.as_ptr() as usize)).copied()
+    }
+
+    /// Writes an atom or a reference to an object that has a number. Runs no Python code, so the
+    /// object need not be owned.
+    #[inline]
+    pub(super) fn quick(&mut self, obj: Borrowed<'_, '_, PyAny>) -> PyResult<bool> {
+        if self.atom(&obj)? {
+            return Ok(true);
+        }
+        if let Some(Known::Number(number)) = self.known(&obj) {
+            self.put(op::REF, u64::from(number));
+            return Ok(true);
+        }
+        Ok(false)
+    }
+
+    /// Writes a value if that is possible without a frame, else pushes its frame.
+    #[inline]
+    pub(super) fn value(&mut self, py: Python<'_>, obj: &Bound<'_, PyAny>) -> PyResult<Written> {
+        if self.atom(obj)? {
+            return Ok(Written::Yes);
+        }
+        match self.known(obj) {
+            Some(Known::Number(number)) => {
+                self.put(op::REF, u64::from(number));
+                Ok(Written::Yes)
+            }
+            Some(Known::External(index)) => {
+                self.put(op::EXTERNAL, u64::from(index));
+                Ok(Written::Yes)
+            }
+            Some(Known::Foreign) => Err(ForeignReferenceError::new_err(format!(
+                "a reference to an object that the other side does not have: {}",
+                describe(obj)
+            ))),
+            None => self.first_visit(py, obj),
+        }
+    }
+
+    /// Writes an atom ([`is_atom`]).
+    #[inline]
+    fn atom(&mut self, obj: &Bound<'_, PyAny>) -> PyResult<bool> {
+        let class = exact_type(obj);
+        if class == &raw mut ffi::PyFloat_Type {
+            // SAFETY: `obj` is an exact float.
+            let value = unsafe { float_value(obj.as_ptr()) };
+            let mut instruction = [op::FLOAT; 9];
+            instruction[1..].copy_from_slice(&value.to_le_bytes());
+            self.output.buffer.put_bytes(&instruction);
+        } else if class == &raw mut ffi::PyLong_Type {
+            self.int(obj)?;
+        } else if obj.is_none() {
+            self.output.buffer.put_byte(op::NONE);
+        } else if class == &raw mut ffi::PyBool_Type {
+            self.output.buffer.put_byte(if obj.is_truthy()? {
+                op::TRUE
+            } else {
+                op::FALSE
+            });
+        } else {
+            return Ok(false);
+        }
+        Ok(true)
+    }
+
+    fn int(&mut self, obj: &Bound<'_, PyAny>) -> PyResult<()> {
+        let mut overflow = 0;
+        // SAFETY: `obj` is an exact int.
+        let value = unsafe { ffi::PyLong_AsLongLongAndOverflow(obj.as_ptr(), &raw mut overflow) };
+        if overflow != 0 {
+            self.put_counted(op::BIG_INT, big_int_bytes(obj)?.as_bytes());
+        } else if (0..=op::SMALL_INT_MAX).contains(&value) {
+            self.output.buffer.put_byte(op::SMALL_INT + value as u8);
+        } else {
+            self.output.buffer.put_byte(op::INT);
+            self.output.buffer.put_zigzag(value);
+        }
+        Ok(())
+    }
+
+    /// Writes the floats from `start` on in one instruction; returns how many, 0 for fewer
+    /// than two.
+    pub(super) fn floats(&mut self, list: &Bound<'_, PyList>, start: usize) -> usize {
+        let len = list.len();
+        let is_float = |index: usize| {
+            // SAFETY: the index is below the length, and no Python code runs meanwhile.
+            let item = unsafe { list_item(list.as_ptr(), index as ffi::Py_ssize_t) };
+            // SAFETY: a list item is a live object.
+            (unsafe { ffi::Py_TYPE(item) } == &raw mut ffi::PyFloat_Type).then_some(item)
+        };
+        let run = (start..len)
+            .take_while(|&index| is_float(index).is_some())
+            .count();
+        if run < 2 {
+            return 0;
+        }
+        self.put(op::FLOATS, run as u64);
+        for item in (start..start + run).map_while(is_float) {
+            // SAFETY: `item` is an exact float.
+            let value = unsafe { float_value(item) };
+            self.output.buffer.put_bytes(&value.to_le_bytes());
+        }
+        run
+    }
+
+    /// Writes or begins an object that has no number yet.
+    fn first_visit(&mut self, py: Python<'_>, obj: &Bound<'_, PyAny>) -> PyResult<Written> {
+        if let Ok(text) = obj.cast_exact::<PyString>() {
+            match text.to_str() {
+                Ok(utf8) => self.put_counted(op::STR, utf8.as_bytes()),
+                Err(_) => {
+                    let encoded = text.call_method1("encode", ("utf-8", "surrogatepass"))?;
+                    let encoded = encoded.cast_into::<PyBytes>()?;
+                    self.put_counted(op::STR_SURROGATES, encoded.as_bytes());
+                }
+            }
+            self.number(obj)?;
+        } else if let Ok(dict) = obj.cast_exact::<PyDict>() {
+            self.output.buffer.put_byte(op::DICT);
+            self.number(obj)?;
+            if !dict.is_empty() {
+                return self.begin(dict_frame(dict, Target::Dict));
+            }
+        } else if let Ok(list) = obj.cast_exact::<PyList>() {
+            if self.atom_list(list)? {
+                return Ok(Written::Yes);
+            }
+            self.output.buffer.put_byte(op::LIST);
+            self.number(obj)?;
+            if !list.is_empty() {
+                return self.begin(Frame::List {
+                    list: obj.clone().unbind(),
+                    next: 0,
+                });
+            }
+        } else if let Ok(tuple) = obj.cast_exact::<PyTuple>() {
+            if tuple.is_empty() {
+                self.output.buffer.put_byte(op::EMPTY_TUPLE);
+                return Ok(Written::Yes);
+            }
+            let next = self.quick_items(tuple)?;
+            if next == tuple.len() {
+                // Nothing was visited that could have completed the tuple itself.
+                self.put(op::TUPLE, next as u64);
+                self.number(obj)?;
+                return Ok(Written::Yes);
+            }
+            return self.begin(Frame::Tuple {
+                tuple: obj.clone().unbind(),
+                next,
+            });
+        } else if obj.is_exact_instance_of::<PySet>() || obj.is_exact_instance_of::<PyFrozenSet>() {
+            if obj.is_exact_instance_of::<PySet>() {
+                self.output.buffer.put_byte(op::SET);
+                self.number(obj)?;
+            }
+            return self.begin(Frame::Set {
+                set: obj.clone().unbind(),
+                elements: obj.try_iter()?.unbind(),
+                count: 0,
+                settled: true,
+            });
+        } else if let Ok(bytes) = obj.cast_exact::<PyBytes>() {
+            self.put_counted(op::BYTES, bytes.as_bytes());
+            self.number(obj)?;
+        } else if let Ok(bytes) = obj.cast_exact::<PyByteArray>() {
+            // SAFETY: no Python code runs while the bytes are copied.
+            self.put_counted(op::BYTEARRAY, unsafe { bytes.as_bytes() });
+            self.number(obj)?;
+        } else {
+            return self.by_plan(py, obj);
+        }
+        Ok(Written::Yes)
+    }
+
+    /// Writes the first items of a tuple as far as [`Self::quick`] can; returns how many.
+    fn quick_items(&mut self, tuple: &Bound<'_, PyTuple>) -> PyResult<usize> {
+        let len = tuple.len();
+        for index in 0..len {
+            // SAFETY: the index is below the length, and a tuple's items stay.
+            let quick = unsafe {
+                let item = tuple_item(tuple.as_ptr(), index as ffi::Py_ssize_t);
+                self.quick(Borrowed::from_ptr(tuple.py(), item))?
+            };
+            if !quick {
+                return Ok(index);
+            }
+        }
+        Ok(len)
+    }
+
+    /// Writes a list of nothing but atoms.
+    fn atom_list(&mut self, list: &Bound<'_, PyList>) -> PyResult<bool> {
+        let len = list.len();
+        let all_atoms = (0..len).all(|index| {
+            // SAFETY: the index is below the length, and no Python code runs meanwhile.
+            let item = unsafe { list_item(list.as_ptr(), index as ffi::Py_ssize_t) };
+            // SAFETY: a list item is a live object.
+            is_atom(&*unsafe { Borrowed::from_ptr(list.py(), item) })
+        });
+        if len == 0 || !all_atoms {
+            return Ok(false);
+        }
+        let mut index = 0;
+        while index < len {
+            let run = self.floats(list, index);
+            if run == 0 {
+                self.atom(&list.get_item(index)?)?;
+            }
+            index += run.max(1);
+        }
+        self.put(op::ATOM_LIST, len as u64);
+        self.number(list)?;
+        Ok(true)
+    }
+
+    /// Closes a tuple or frozenset, unless it was completed within its own items.
+    pub(super) fn close_immutable(
+        &mut self,
+        obj: &Bound<'_, PyAny>,
+        code: u8,
+        count: u64,
+    ) -> PyResult<()> {
+        if let Some(Known::Number(number)) = self.known(obj) {
+            self.put(op::POP, count);
+            self.put(op::REF, u64::from(number));
+            return Ok(());
+        }
+        self.put(code, count);
+        self.number(obj)
+    }
+}
+
+#[inline]
+fn exact_type(obj: &Bound<'_, PyAny>) -> *mut ffi::PyTypeObject {
+    // SAFETY: `obj` is a live object.
+    unsafe { ffi::Py_TYPE(obj.as_ptr()) }
+}
+
+/// `None`, booleans, integers and floats, which have no number.
+#[inline]
+fn is_atom(obj: &Bound<'_, PyAny>) -> bool {
+    let class = exact_type(obj);
+    class == &raw mut ffi::PyFloat_Type
+        || class == &raw mut ffi::PyLong_Type
+        || class == &raw mut ffi::PyBool_Type
+        || obj.is_none()
+}
+
+/// Strings and integers, whose hash never depends on anything else.
+pub(super) fn is_common_key(key: &Bound<'_, PyAny>) -> bool {
+    let class = exact_type(key);
+    class == &raw mut ffi::PyUnicode_Type || class == &raw mut ffi::PyLong_Type
+}
+
+/// An object for error messages, without calling its code.
+pub(super) fn describe(obj: &Bound<'_, PyAny>) -> String {
+    let class = obj.get_type();
+    match class.fully_qualified_name() {
+        Ok(name) => format!("an object of type {name}"),
+        Err(_) => "an object".to_owned(),
+    }
+}
