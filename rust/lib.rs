@@ -20,7 +20,7 @@ mod _core {
         encoder::Encoder,
         errors::{ForeignReferenceError, SnapshotDecodeError},
         functions::{chunk_bounds, index_of},
-        packed_states::{pack_random_states, RandomStates},
+        packed_states::{RandomStatePacker, RandomStates},
     };
 
     #[pymodule_export]

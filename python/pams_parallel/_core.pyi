@@ -8,7 +8,7 @@ object with an identity worth keeping (containers, instances, strings, ...) gets
 next *number* when it is first met, on the encoding and on the decoding side alike.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final, final
 
 from typing_extensions import Buffer
@@ -38,13 +38,13 @@ class Encoder:
 
     def __new__(
         cls,
-        externals: Sequence[object] = (),
-        foreign: Sequence[object] = (),
+        externals: Iterable[object] | None = None,
+        foreign: Iterable[object] | None = None,
         reducers: Mapping[type, Callable[[Any], Any]] | None = None,
         sink: Any = None,
         spill_bytes: int = 262144,
     ) -> Encoder: ...
-    def add(self, obj: object, name: str | tuple[str, ...] = "obj") -> None:
+    def add(self, obj: object, name: str | tuple[str, ...] | None = None) -> None:
         """Append ``obj`` as the next root.
 
         Objects that earlier roots contain are referred to, so aliasing between roots is
@@ -52,8 +52,8 @@ class Encoder:
 
         Args:
             obj: any object that pickle (protocol 5) can copy.
-            name: what error messages call ``obj``; a tuple names the items of ``obj``,
-                which then has to be a tuple of the same length.
+            name: what error messages call ``obj`` (``"obj"`` by default); a tuple names the
+                items of ``obj``, which then has to be a tuple of the same length.
 
         Raises:
             ForeignReferenceError: one of ``foreign`` has been met.
@@ -71,13 +71,13 @@ class Encoder:
     @property
     def size(self) -> int:
         """Bytes of the snapshot so far, header included."""
-    def numbers_of(self, objs: Iterable[object]) -> bytes:
+    def numbers_of(self, objs: Iterable[object], /) -> bytes:
         """Numbers of ``objs`` in the snapshot, as little-endian ``uint32``.
 
         ``0xFFFFFFFF`` stands for an object that is not in it. Callable before and after
         :meth:`finish`.
         """
-    def random_offsets(self, prngs: Iterable[object]) -> bytes:
+    def random_offsets(self, prngs: Iterable[object], /) -> bytes:
         """Where the states of ``prngs`` stand in the snapshot, as little-endian ``uint64``.
 
         All bits set stand for an object that is not in it as a native ``random.Random``.
@@ -98,17 +98,17 @@ class Decoder:
         Exception: whatever the reconstruction of an object raises.
     """
 
-    def __new__(cls, data: Buffer, externals: Sequence[object] = ()) -> Decoder: ...
+    def __new__(cls, data: Buffer, externals: Iterable[object] | None = None) -> Decoder: ...
     @property
     def roots(self) -> list[Any]:
         """The roots, in the order in which they were added."""
-    def objects(self, numbers: Buffer) -> list[Any]:
+    def objects(self, numbers: Buffer, /) -> list[Any]:
         """The objects with these numbers (little-endian ``uint32``).
 
         Raises:
             ValueError: a number that no object of the snapshot has.
         """
-    def random_offsets(self, prngs: Iterable[object]) -> bytes:
+    def random_offsets(self, prngs: Iterable[object], /) -> bytes:
         """As :meth:`Encoder.random_offsets`, for the decoded objects."""
     def close(self) -> None:
         """Drop the references to the decoded objects."""
@@ -121,22 +121,36 @@ def loads(data: Buffer, /) -> Any:
         Exception: whatever the reconstruction of an object raises.
     """
 
-def pack_random_states(frame: Buffer, offsets: Buffer, prngs: Sequence[object]) -> bytes:
-    """Pack the states of pseudo random number generators relative to a snapshot.
+@final
+class RandomStatePacker:
+    """Packs the states of pseudo random number generators relative to a snapshot.
 
-    A generator whose 624 words equal those in ``frame`` (or those after up to four
-    twists of them) takes a few bytes, any other 2.5 kB.
+    A generator whose 624 words equal those in ``frame`` (or those after up to four twists of
+    them) takes a few bytes, any other 2.5 kB.
 
     Args:
         frame: the snapshot.
         offsets: from :meth:`Decoder.random_offsets` before the generators were used.
-        prngs: the generators; an entry that is not an exact ``random.Random`` whose
-            ``gauss_next`` is ``None`` or a ``float`` is marked as absent.
     """
+
+    def __new__(cls, frame: Buffer, offsets: Buffer) -> RandomStatePacker: ...
+    def add(self, prng: object, /) -> bool:
+        """Pack the state of the next generator, in the order of the offsets.
+
+        Returns:
+            Whether the state was packed: ``False``, and a mark of its absence, for what is not
+            an exact ``random.Random`` with nothing but a ``gauss_next`` of ``None`` or an exact
+            ``float`` in its ``__dict__``.
+
+        Raises:
+            ValueError: there are no more offsets.
+        """
+    def finish(self) -> bytes:
+        """The packed states of the generators added so far."""
 
 @final
 class RandomStates:
-    """Unpacks what :func:`pack_random_states` made.
+    """Unpacks what :class:`RandomStatePacker` made.
 
     Args:
         packed: the packed states.
@@ -149,18 +163,19 @@ class RandomStates:
 
     def __new__(cls, packed: Buffer, frame: Buffer, offsets: Buffer) -> RandomStates: ...
     def __len__(self) -> int: ...
-    def getstate(self, index: int) -> tuple[Any, ...] | None:
+    def getstate(self, index: int, /) -> tuple[Any, ...] | None:
         """State as ``random.Random.getstate`` gives it, ``None`` if marked as absent."""
-    def apply(self, index: int, prng: object) -> bool:
+    def apply(self, index: int, prng: object, /) -> bool:
         """Set the state of ``prng`` if it is an exact ``random.Random``.
 
         Returns:
-            Whether it was set: ``False`` for another type or a state marked as absent.
+            Whether it was set: ``False`` for another type, one with a ``setstate`` of its own,
+            or a state marked as absent.
         """
     def close(self) -> None:
         """Release ``frame``."""
 
-def changed_attributes(before: dict[Any, Any], after: dict[Any, Any]) -> list[Any]:
+def changed_attributes(before: dict[Any, Any], after: dict[Any, Any], /) -> list[Any]:
     """Keys that were added, deleted or assigned another object.
 
     A new object of the same exact type ``str``, ``bytes``, ``int``, ``float``,
@@ -172,7 +187,7 @@ def changed_attributes(before: dict[Any, Any], after: dict[Any, Any]) -> list[An
         after: the ``__dict__`` now.
     """
 
-def chunk_bounds(n_items: int, n_chunks: int) -> list[tuple[int, int]]:
+def chunk_bounds(n_items: int, n_chunks: int, /) -> list[tuple[int, int]]:
     """Bounds ``(start, stop)`` of consecutive chunks whose sizes differ by at most one.
 
     Longer chunks come first and no chunk is empty, e.g. 10 items in 3 chunks have sizes
@@ -186,5 +201,5 @@ def chunk_bounds(n_items: int, n_chunks: int) -> list[tuple[int, int]]:
         ValueError: ``n_items`` is negative or ``n_chunks`` is less than 1.
     """
 
-def index_of(items: list[Any], obj: object) -> int:
+def index_of(items: list[Any], obj: object, /) -> int:
     """Index of the first item that *is* ``obj``, or -1. Never compares by value."""

@@ -8,6 +8,7 @@ use pyo3::types::{
 
 use super::runtime::Runtime;
 
+/// Keys that were added, deleted or assigned another object.
 #[pyfunction]
 #[pyo3(signature = (before, after, /))]
 pub fn changed_attributes<'py>(

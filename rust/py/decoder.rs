@@ -35,6 +35,7 @@ struct Decoded {
     randoms: Vec<(usize, u64)>,
 }
 
+/// Decodes a snapshot; the graphs are built by the constructor.
 #[pyclass(module = "pams_parallel._core")]
 pub struct Decoder(Decoded);
 
@@ -54,11 +55,13 @@ impl Decoder {
         Ok(Decoder(decode(data, externals)?))
     }
 
+    /// The roots, in the order in which they were added.
     #[getter]
     fn roots<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
         PyList::new(py, &self.0.roots)
     }
 
+    /// The objects with these numbers (little-endian uint32).
     #[pyo3(signature = (numbers, /))]
     fn objects<'py>(
         &self,
@@ -77,6 +80,7 @@ impl Decoder {
         PyList::new(py, found)
     }
 
+    /// As Encoder.random_offsets, for the decoded objects.
     #[pyo3(signature = (prngs, /))]
     fn random_offsets<'py>(
         &self,
@@ -100,6 +104,7 @@ impl Decoder {
         Ok(PyBytes::new(py, &offsets))
     }
 
+    /// Drop the references to the decoded objects.
     fn close(&mut self) {
         // Emptied before anything is dropped, since that can run user code.
         let dropped = std::mem::take(&mut self.0);
@@ -116,6 +121,7 @@ impl Decoder {
     }
 }
 
+/// Decode a snapshot of one root and return the root.
 #[pyfunction]
 #[pyo3(signature = (data, /))]
 pub fn loads(py: Python<'_>, data: &Bound<'_, PyAny>) -> PyResult<Py<PyAny>> {

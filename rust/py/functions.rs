@@ -6,6 +6,7 @@ use pyo3::types::PyList;
 
 use crate::chunking;
 
+/// Bounds of consecutive chunks whose sizes differ by at most one, longer first.
 #[pyfunction]
 #[pyo3(signature = (n_items, n_chunks, /))]
 pub fn chunk_bounds(n_items: isize, n_chunks: isize) -> PyResult<Vec<(usize, usize)>> {
@@ -19,6 +20,7 @@ pub fn chunk_bounds(n_items: isize, n_chunks: isize) -> PyResult<Vec<(usize, usi
     Ok(chunking::chunk_bounds(items, n_chunks.unsigned_abs()))
 }
 
+/// Index of the first item that is the object, or -1.
 #[pyfunction]
 #[pyo3(signature = (items, obj, /))]
 pub fn index_of(items: &Bound<'_, PyList>, obj: &Bound<'_, PyAny>) -> isize {

@@ -13,6 +13,7 @@ mod numbers;
 mod output;
 pub mod packed_states;
 mod path;
+mod prefetch;
 mod random;
 mod runtime;
 mod types;

@@ -2,7 +2,7 @@
 
 use pyo3::exceptions::{PyIndexError, PyValueError};
 use pyo3::prelude::*;
-use pyo3::types::{PyBytes, PySequence, PyTuple};
+use pyo3::types::{PyBytes, PyTuple};
 
 use super::buffer::Buffer;
 use super::numbers::{words, NO_OFFSET};
@@ -11,45 +11,54 @@ use crate::error::DecodeError;
 use crate::mersenne::{self, STATE_LEN};
 use crate::random_states::{self, Position, Source};
 
-#[pyfunction]
-#[pyo3(signature = (frame, offsets, prngs, /))]
-pub fn pack_random_states<'py>(
-    py: Python<'py>,
-    frame: &Bound<'py, PyAny>,
-    offsets: &Bound<'py, PyAny>,
-    prngs: &Bound<'py, PySequence>,
-) -> PyResult<Bound<'py, PyBytes>> {
-    let frame = Buffer::get(frame)?;
-    let offsets = words::<8>(offsets)?;
-    if offsets.len() != prngs.len()? {
-        return Err(PyValueError::new_err(format!(
-            "{} offsets for {} generators",
-            offsets.len(),
-            prngs.len()?
-        )));
+/// Packs the states of pseudo random number generators relative to a snapshot.
+#[pyclass(module = "pams_parallel._core")]
+pub struct RandomStatePacker {
+    frame: Buffer,
+    offsets: std::vec::IntoIter<[u8; 8]>,
+    packed: Vec<u8>,
+}
+
+#[pymethods]
+impl RandomStatePacker {
+    #[new]
+    #[pyo3(signature = (frame, offsets))]
+    fn new(frame: &Bound<'_, PyAny>, offsets: &Bound<'_, PyAny>) -> PyResult<Self> {
+        Ok(RandomStatePacker {
+            frame: Buffer::get(frame)?,
+            offsets: words::<8>(offsets)?.into_iter(),
+            packed: Vec::new(),
+        })
     }
-    let runtime = Runtime::get(py)?;
-    let mut out = Vec::with_capacity(offsets.len() * 8);
-    for (offset, prng) in offsets.into_iter().zip(prngs.try_iter()?) {
-        let prng = prng?;
-        let layout = runtime
-            .random
-            .as_ref()
-            .filter(|layout| layout.is_exact(&prng));
+
+    /// Pack the state of the next generator, in the order of the offsets.
+    #[pyo3(signature = (prng, /))]
+    fn add(&mut self, prng: &Bound<'_, PyAny>) -> PyResult<bool> {
+        let offset = self
+            .offsets
+            .next()
+            .ok_or_else(|| PyValueError::new_err("more generators than offsets"))?;
+        let packed = &mut self.packed;
+        let layout = Runtime::get(prng.py())?.random.as_ref();
         // SAFETY: no Python code runs between here and the use of the words in `put_state`,
         // apart from looking up `gauss_next`, which is a plain dict access.
-        let base = base_words(unsafe { frame.bytes() }, u64::from_le_bytes(offset))?;
-        let packed = match layout {
-            Some(layout) => layout.read(&prng, |position, words| {
-                random_states::put_state(&mut out, base, words, position);
+        let base = base_words(unsafe { self.frame.bytes() }, u64::from_le_bytes(offset))?;
+        let added = match layout.filter(|layout| layout.is_exact(prng)) {
+            Some(layout) => layout.read(prng, |position, words| {
+                random_states::put_state(packed, base, words, position);
             })?,
             None => None,
         };
-        if packed.is_none() {
-            random_states::put_absent(&mut out);
+        if added.is_none() {
+            random_states::put_absent(packed);
         }
+        Ok(added.is_some())
     }
-    Ok(PyBytes::new(py, &out))
+
+    /// The packed states of the generators added so far.
+    fn finish<'py>(&self, py: Python<'py>) -> Bound<'py, PyBytes> {
+        PyBytes::new(py, &self.packed)
+    }
 }
 
 /// The words at an offset of a frame, `None` if the offset stands for none.
@@ -64,6 +73,7 @@ fn base_words(frame: &[u8], offset: u64) -> PyResult<Option<&[u8; STATE_LEN]>> {
         .ok_or_else(|| PyValueError::new_err(format!("offset {offset} is outside of the frame")))
 }
 
+/// Unpacks what RandomStatePacker made.
 #[pyclass(module = "pams_parallel._core")]
 pub struct RandomStates {
     states: Vec<Option<(Source, Position)>>,
@@ -116,6 +126,7 @@ impl RandomStates {
         self.states.len()
     }
 
+    /// State as random.Random.getstate gives it, None if marked as absent.
     #[pyo3(signature = (index, /))]
     fn getstate<'py>(
         &self,
@@ -137,12 +148,13 @@ impl RandomStates {
         ))
     }
 
+    /// Set the state of an exact random.Random; returns whether it was set.
     #[pyo3(signature = (index, prng, /))]
     fn apply(&self, py: Python<'_>, index: usize, prng: &Bound<'_, PyAny>) -> PyResult<bool> {
         let Some(layout) = &Runtime::get(py)?.random else {
             return Ok(false);
         };
-        if !layout.is_bare(prng)? {
+        if !layout.has_class_setstate(prng)? {
             return Ok(false);
         }
         let applied =
@@ -150,6 +162,7 @@ impl RandomStates {
         Ok(applied.is_some())
     }
 
+    /// Release the frame.
     fn close(&mut self) {
         self.frame = None;
     }

@@ -162,9 +162,12 @@ impl RandomLayout {
         Ok(Some(use_state(position, &words)))
     }
 
-    /// Whether an exact instance has no attributes that may hide methods.
-    pub fn is_bare(&self, prng: &Bound<'_, PyAny>) -> PyResult<bool> {
-        Ok(self.is_exact(prng) && instance_dict(prng)?.len() == 1)
+    /// Whether setting the state of `prng` would call `setstate` of an exact instance's class.
+    pub fn has_class_setstate(&self, prng: &Bound<'_, PyAny>) -> PyResult<bool> {
+        Ok(
+            self.is_exact(prng)
+                && !instance_dict(prng)?.contains(intern!(prng.py(), "setstate"))?,
+        )
     }
 
     /// Sets the state of an exact instance.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use pyo3::ffi;
 use pyo3::intern;
 use pyo3::prelude::*;
-use pyo3::types::{PyDict, PyIterator, PyTuple};
+use pyo3::types::{PyDict, PyIterator, PyTuple, PyType};
 
 use crate::py::runtime::Runtime;
 use crate::py::types::Shape;
@@ -157,6 +157,7 @@ impl Reduction {
                 argument(0).is_ok_and(|first| first.is(&class))
             } else {
                 argument_tuple.len() == 3
+                    && argument(0)?.is_instance_of::<PyType>()
                     && argument(1)?.is_instance_of::<PyTuple>()
                     && argument(2)?.is_instance_of::<PyDict>()
             };

@@ -44,6 +44,7 @@ enum Known {
 /// Objects in the latest snapshot: room to reserve for the next one.
 static EXPECTED_OBJECTS: AtomicUsize = AtomicUsize::new(0);
 
+/// Encodes object graphs into one snapshot.
 #[pyclass(module = "pams_parallel._core")]
 pub struct Encoder {
     output: Output,
@@ -127,6 +128,7 @@ impl Encoder {
         Ok(encoder)
     }
 
+    /// Append an object as the next root.
     #[pyo3(signature = (obj, name=None))]
     fn add(
         &mut self,
@@ -149,6 +151,7 @@ impl Encoder {
         }
     }
 
+    /// Complete the snapshot: its bytes, or None if it went to the sink.
     fn finish<'py>(&mut self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyBytes>>> {
         self.require_open()?;
         self.output.buffer.put_byte(op::END);
@@ -159,11 +162,13 @@ impl Encoder {
         Ok(data)
     }
 
+    /// Bytes of the snapshot so far, header included.
     #[getter]
     fn size(&self) -> u64 {
         self.output.len()
     }
 
+    /// Numbers of objects in the snapshot, as little-endian uint32.
     #[pyo3(signature = (objs, /))]
     fn numbers_of<'py>(
         &self,
@@ -178,6 +183,7 @@ impl Encoder {
         Ok(PyBytes::new(py, &numbers))
     }
 
+    /// Where the states of generators stand in the snapshot, as little-endian uint64.
     #[pyo3(signature = (prngs, /))]
     fn random_offsets<'py>(
         &self,

@@ -13,6 +13,7 @@ use super::values::describe;
 use super::Encoder;
 use crate::py::buffer::Buffer;
 use crate::py::errors::{no_memory, owned};
+use crate::py::prefetch::prefetch;
 use crate::py::runtime::Runtime;
 use crate::py::types::{plan, Plan, Shape};
 use crate::random_states::put_gauss;
@@ -295,7 +296,7 @@ fn has_names(dict: &Bound<'_, PyDict>, names: &[Py<PyAny>]) -> bool {
         return false;
     }
     let mut position = 0;
-    let mut name = std::ptr::null_mut();
+    let (mut name, mut value) = (std::ptr::null_mut(), std::ptr::null_mut());
     names.iter().all(|expected| {
         // SAFETY: `dict` is a live dict; no Python code runs between two calls.
         let found = unsafe {
@@ -303,9 +304,10 @@ fn has_names(dict: &Bound<'_, PyDict>, names: &[Py<PyAny>]) -> bool {
                 dict.as_ptr(),
                 &raw mut position,
                 &raw mut name,
-                std::ptr::null_mut(),
+                &raw mut value,
             )
         };
+        prefetch(value);
         found != 0 && name == expected.as_ptr()
     })
 }

@@ -11,6 +11,7 @@ use super::frames::{Frame, Reduction, Stage, Target, Written};
 use super::values::is_common_key;
 use super::{Encoder, Known, EXPECTED_OBJECTS};
 use crate::py::fields::list_item;
+use crate::py::prefetch::{prefetch, DISTANCE};
 use crate::py::types::hash_is_settled;
 use crate::wire::{op, Write};
 
@@ -48,6 +49,12 @@ impl Encoder {
                 let list = list.bind(py).cast_exact::<PyList>()?;
                 while *next < list.len() {
                     let index = *next;
+                    if index + DISTANCE < list.len() {
+                        // SAFETY: the index is below the length.
+                        prefetch(unsafe {
+                            list_item(list.as_ptr(), (index + DISTANCE) as ffi::Py_ssize_t)
+                        });
+                    }
                     let run = self.floats(list, index);
                     if run > 0 {
                         *next += run;
@@ -58,7 +65,7 @@ impl Encoder {
                     // code runs.
                     let quick = unsafe {
                         let item = list_item(list.as_ptr(), index as ffi::Py_ssize_t);
-                        self.quick(Borrowed::from_ptr(py, item))?
+                        self.quick(Borrowed::from_ptr(py, item))
                     };
                     if !quick && self.value(py, &list.get_item(index)?)? == Written::Pending {
                         return Ok(Written::Pending);
@@ -248,7 +255,7 @@ impl Encoder {
                 return Err(changed_dict());
             }
             *next += 1;
-            if !self.quick(value)? && self.value(py, &value.to_owned())? == Written::Pending {
+            if !self.quick(value) && self.value(py, &value.to_owned())? == Written::Pending {
                 return Ok(Written::Pending);
             }
         }

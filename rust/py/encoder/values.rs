@@ -2,14 +2,20 @@
 
 use pyo3::ffi;
 use pyo3::prelude::*;
-use pyo3::types::{PyByteArray, PyBytes, PyDict, PyFrozenSet, PyList, PySet, PyString, PyTuple};
+use pyo3::types::{
+    PyByteArray, PyBytes, PyDict, PyFrozenSet, PyInt, PyList, PySet, PyString, PyTuple,
+};
 
 use super::frames::{dict_frame, Frame, Target, Written};
 use super::{Encoder, Known};
 use crate::py::errors::ForeignReferenceError;
 use crate::py::fields::{float_value, list_item, tuple_item};
 use crate::py::output::big_int_bytes;
+use crate::py::prefetch::{prefetch, DISTANCE};
 use crate::wire::{op, Write};
+
+/// Items of a tuple that are fetched ahead.
+const MAX_PREFETCHED: usize = 16;
 
 impl Encoder {
     #[inline]
@@ -20,78 +26,72 @@ impl Encoder {
     /// Writes an atom or a reference to an object that has a number. Runs no Python code, so the
     /// object need not be owned.
     #[inline]
-    pub(super) fn quick(&mut self, obj: Borrowed<'_, '_, PyAny>) -> PyResult<bool> {
-        if self.atom(&obj)? {
-            return Ok(true);
+    pub(super) fn quick(&mut self, obj: Borrowed<'_, '_, PyAny>) -> bool {
+        if self.atom(&obj) {
+            return true;
         }
-        if let Some(Known::Number(number)) = self.known(&obj) {
-            self.put(op::REF, u64::from(number));
-            return Ok(true);
+        match self.known(&obj) {
+            Some(Known::Number(number)) => self.put(op::REF, u64::from(number)),
+            Some(Known::External(index)) => self.put(op::EXTERNAL, u64::from(index)),
+            Some(Known::Foreign) | None => return false,
         }
-        Ok(false)
+        true
     }
 
     /// Writes a value if that is possible without a frame, else pushes its frame.
     #[inline]
     pub(super) fn value(&mut self, py: Python<'_>, obj: &Bound<'_, PyAny>) -> PyResult<Written> {
-        if self.atom(obj)? {
+        if self.quick(obj.as_borrowed()) {
             return Ok(Written::Yes);
         }
-        match self.known(obj) {
-            Some(Known::Number(number)) => {
-                self.put(op::REF, u64::from(number));
-                Ok(Written::Yes)
-            }
-            Some(Known::External(index)) => {
-                self.put(op::EXTERNAL, u64::from(index));
-                Ok(Written::Yes)
-            }
-            Some(Known::Foreign) => Err(ForeignReferenceError::new_err(format!(
+        if let Some(Known::Foreign) = self.known(obj) {
+            return Err(ForeignReferenceError::new_err(format!(
                 "a reference to an object that the other side does not have: {}",
                 describe(obj)
-            ))),
-            None => self.first_visit(py, obj),
+            )));
         }
+        self.first_visit(py, obj)
     }
 
-    /// Writes an atom ([`is_atom`]).
+    /// Writes an atom ([`is_atom`]), unless it is an integer of more than 64 bits.
     #[inline]
-    fn atom(&mut self, obj: &Bound<'_, PyAny>) -> PyResult<bool> {
+    fn atom(&mut self, obj: &Bound<'_, PyAny>) -> bool {
         let class = exact_type(obj);
+        let buffer = &mut self.output.buffer;
         if class == &raw mut ffi::PyFloat_Type {
             // SAFETY: `obj` is an exact float.
             let value = unsafe { float_value(obj.as_ptr()) };
             let mut instruction = [op::FLOAT; 9];
             instruction[1..].copy_from_slice(&value.to_le_bytes());
-            self.output.buffer.put_bytes(&instruction);
+            buffer.put_bytes(&instruction);
         } else if class == &raw mut ffi::PyLong_Type {
-            self.int(obj)?;
-        } else if obj.is_none() {
-            self.output.buffer.put_byte(op::NONE);
-        } else if class == &raw mut ffi::PyBool_Type {
-            self.output.buffer.put_byte(if obj.is_truthy()? {
-                op::TRUE
+            let mut overflow = 0;
+            // SAFETY: `obj` is an exact int, for which the call does not fail.
+            let value =
+                unsafe { ffi::PyLong_AsLongLongAndOverflow(obj.as_ptr(), &raw mut overflow) };
+            if overflow != 0 {
+                return false;
+            }
+            if (0..=op::SMALL_INT_MAX).contains(&value) {
+                buffer.put_byte(op::SMALL_INT + value as u8);
             } else {
-                op::FALSE
-            });
+                buffer.put_byte(op::INT);
+                buffer.put_zigzag(value);
+            }
+        } else if obj.is_none() {
+            buffer.put_byte(op::NONE);
+        } else if class == &raw mut ffi::PyBool_Type {
+            // SAFETY: True is a live object.
+            let is_true = obj.as_ptr() == unsafe { ffi::Py_True() };
+            buffer.put_byte(if is_true { op::TRUE } else { op::FALSE });
         } else {
-            return Ok(false);
+            return false;
         }
-        Ok(true)
+        true
     }
 
-    fn int(&mut self, obj: &Bound<'_, PyAny>) -> PyResult<()> {
-        let mut overflow = 0;
-        // SAFETY: `obj` is an exact int.
-        let value = unsafe { ffi::PyLong_AsLongLongAndOverflow(obj.as_ptr(), &raw mut overflow) };
-        if overflow != 0 {
-            self.put_counted(op::BIG_INT, big_int_bytes(obj)?.as_bytes());
-        } else if (0..=op::SMALL_INT_MAX).contains(&value) {
-            self.output.buffer.put_byte(op::SMALL_INT + value as u8);
-        } else {
-            self.output.buffer.put_byte(op::INT);
-            self.output.buffer.put_zigzag(value);
-        }
+    fn big_int(&mut self, int: &Bound<'_, PyAny>) -> PyResult<()> {
+        self.put_counted(op::BIG_INT, big_int_bytes(int)?.as_bytes());
         Ok(())
     }
 
@@ -155,7 +155,7 @@ impl Encoder {
                 self.output.buffer.put_byte(op::EMPTY_TUPLE);
                 return Ok(Written::Yes);
             }
-            let next = self.quick_items(tuple)?;
+            let next = self.quick_items(tuple);
             if next == tuple.len() {
                 // Nothing was visited that could have completed the tuple itself.
                 self.put(op::TUPLE, next as u64);
@@ -177,6 +177,8 @@ impl Encoder {
                 count: 0,
                 settled: true,
             });
+        } else if obj.is_exact_instance_of::<PyInt>() {
+            self.big_int(obj)?;
         } else if let Ok(bytes) = obj.cast_exact::<PyBytes>() {
             self.put_counted(op::BYTES, bytes.as_bytes());
             self.number(obj)?;
@@ -191,25 +193,35 @@ impl Encoder {
     }
 
     /// Writes the first items of a tuple as far as [`Self::quick`] can; returns how many.
-    fn quick_items(&mut self, tuple: &Bound<'_, PyTuple>) -> PyResult<usize> {
+    fn quick_items(&mut self, tuple: &Bound<'_, PyTuple>) -> usize {
         let len = tuple.len();
+        for index in 0..len.min(MAX_PREFETCHED) {
+            // SAFETY: the index is below the length.
+            prefetch(unsafe { tuple_item(tuple.as_ptr(), index as ffi::Py_ssize_t) });
+        }
         for index in 0..len {
             // SAFETY: the index is below the length, and a tuple's items stay.
             let quick = unsafe {
                 let item = tuple_item(tuple.as_ptr(), index as ffi::Py_ssize_t);
-                self.quick(Borrowed::from_ptr(tuple.py(), item))?
+                self.quick(Borrowed::from_ptr(tuple.py(), item))
             };
             if !quick {
-                return Ok(index);
+                return index;
             }
         }
-        Ok(len)
+        len
     }
 
     /// Writes a list of nothing but atoms.
     fn atom_list(&mut self, list: &Bound<'_, PyList>) -> PyResult<bool> {
         let len = list.len();
         let all_atoms = (0..len).all(|index| {
+            if index + DISTANCE < len {
+                // SAFETY: the index is below the length.
+                prefetch(unsafe {
+                    list_item(list.as_ptr(), (index + DISTANCE) as ffi::Py_ssize_t)
+                });
+            }
             // SAFETY: the index is below the length, and no Python code runs meanwhile.
             let item = unsafe { list_item(list.as_ptr(), index as ffi::Py_ssize_t) };
             // SAFETY: a list item is a live object.
@@ -222,7 +234,10 @@ impl Encoder {
         while index < len {
             let run = self.floats(list, index);
             if run == 0 {
-                self.atom(&list.get_item(index)?)?;
+                let item = list.get_item(index)?;
+                if !self.atom(&item) {
+                    self.big_int(&item)?;
+                }
             }
             index += run.max(1);
         }
