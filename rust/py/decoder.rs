@@ -10,7 +10,8 @@ use pyo3::ffi;
 use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::{
-    PyByteArray, PyBytes, PyDict, PyFrozenSet, PyList, PySet, PyString, PyTuple, PyType,
+    PyByteArray, PyBytes, PyCFunction, PyDict, PyFrozenSet, PyList, PySet, PyString, PyTuple,
+    PyType,
 };
 
 use super::buffer::Buffer;
@@ -19,7 +20,7 @@ use super::late::{require_kept, LateContainers};
 use super::numbers::{words, NO_OFFSET};
 use super::random::instance_dict;
 use super::runtime::Runtime;
-use super::types::{is_plain, new_plain};
+use super::types::{is_heap_type, is_plain, new_plain};
 use crate::error::{DecodeError, Result as WireResult};
 use crate::mersenne::STATE_LEN;
 use crate::random_states::{checked_index, read_gauss, Position};
@@ -151,6 +152,7 @@ fn decode<'py>(data: &Bound<'py, PyAny>, externals: Vec<Py<PyAny>>) -> PyResult<
             randoms: Vec::new(),
         },
         shapes: Vec::new(),
+        epoch: 0,
         late: LateContainers::default(),
     };
     machine.run()?;
@@ -190,6 +192,8 @@ struct Shape {
     class: Py<PyType>,
     /// It was when the snapshot was made, but may have got other hooks since.
     is_plain: bool,
+    /// When that was checked.
+    epoch: u64,
     names: Vec<Py<PyString>>,
 }
 
@@ -200,6 +204,8 @@ struct Machine<'py, 'data> {
     stack: Vec<Py<PyAny>>,
     decoded: Decoded,
     shapes: Vec<Shape>,
+    /// Counts calls of user code, any of which may give hooks to a class.
+    epoch: u64,
     late: LateContainers,
 }
 
@@ -310,13 +316,13 @@ impl<'py> Machine<'py, '_> {
                 op::SHAPE => self.define_shape()?,
                 op::NEW => {
                     let number = self.reader.varint()?;
+                    let py = self.py;
                     let shape = self.shape_at(number)?;
-                    let class = shape.class.bind(self.py);
+                    let class = shape.class.bind(py);
                     let obj = if shape.is_plain {
                         new_plain(class)?
                     } else {
-                        let newobj = Runtime::get(self.py)?.newobj.bind(self.py);
-                        newobj.call1((class.clone(),))?
+                        Runtime::get(py)?.newobj.bind(py).call1((class,))?
                     };
                     self.push_new(obj.unbind())?;
                 }
@@ -336,6 +342,7 @@ impl<'py> Machine<'py, '_> {
                     let setter = self.pop()?;
                     let obj = self.peek()?;
                     let unfilled = self.late.prepare(state.bind(self.py))?;
+                    self.epoch += 1;
                     setter.call1(self.py, (obj.clone(), state))?;
                     require_kept(&obj, unfilled)?;
                 }
@@ -526,22 +533,30 @@ impl<'py> Machine<'py, '_> {
             .map_err(|_| self.malformed("a shape of what is no class"))?;
         self.shapes.push(Shape {
             is_plain: is_plain(&class)?,
+            epoch: self.epoch,
             class: class.unbind(),
             names,
         });
         Ok(())
     }
 
-    fn shape_at(&self, number: u64) -> WireResult<&Shape> {
-        usize::try_from(number)
-            .ok()
-            .and_then(|number| self.shapes.get(number))
-            .ok_or_else(|| self.malformed("an unknown shape"))
+    fn shape_at(&mut self, number: u64) -> PyResult<&Shape> {
+        let found = usize::try_from(number).ok();
+        let error = self.malformed("an unknown shape");
+        let epoch = self.epoch;
+        let shape = found.and_then(|number| self.shapes.get_mut(number));
+        let shape = shape.ok_or(error)?;
+        if shape.epoch != epoch {
+            shape.is_plain = is_plain(shape.class.bind(self.py))?;
+            shape.epoch = epoch;
+        }
+        Ok(shape)
     }
 
     fn fill(&mut self) -> PyResult<()> {
         let number = self.reader.varint()?;
-        let shape = self.shape_at(number)?;
+        self.shape_at(number)?;
+        let shape = &self.shapes[number as usize];
         let count = shape.names.len();
         let start = self.stack.len().checked_sub(count + 1);
         let Some(start) = start else {
@@ -624,7 +639,17 @@ impl<'py> Machine<'py, '_> {
             .cast_into::<PyTuple>()
             .map_err(|_| self.malformed("arguments that are no tuple"))?;
         let unfilled = self.late.prepare(&arguments)?;
-        let obj = callable.bind(self.py).call1(arguments)?;
+        let callable = callable.bind(self.py);
+        let is_builtin = match callable.cast::<PyType>() {
+            Ok(class) => !is_heap_type(class),
+            // `__newobj__` runs what the class has as `__new__`, mostly the built-in one.
+            Err(_) => {
+                callable.is_instance_of::<PyCFunction>()
+                    || callable.is(&Runtime::get(self.py)?.newobj)
+            }
+        };
+        self.epoch += u64::from(!is_builtin);
+        let obj = callable.call1(arguments)?;
         require_kept(&obj, unfilled)?;
         self.push_new(obj.unbind())?;
         Ok(())
@@ -645,6 +670,7 @@ impl<'py> Machine<'py, '_> {
         };
         if let Some(setter) = setter {
             let unfilled = self.late.prepare(&state)?;
+            self.epoch += u64::from(is_heap_type(&obj.get_type()));
             setter.call1((state,))?;
             return require_kept(obj, unfilled);
         }

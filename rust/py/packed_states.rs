@@ -14,7 +14,7 @@ use crate::random_states::{self, Position, Source};
 /// Packs the states of pseudo random number generators relative to a snapshot.
 #[pyclass(module = "pams_parallel._core")]
 pub struct RandomStatePacker {
-    frame: Buffer,
+    frame: Option<Buffer>,
     offsets: std::vec::IntoIter<[u8; 8]>,
     packed: Vec<u8>,
 }
@@ -25,7 +25,7 @@ impl RandomStatePacker {
     #[pyo3(signature = (frame, offsets))]
     fn new(frame: &Bound<'_, PyAny>, offsets: &Bound<'_, PyAny>) -> PyResult<Self> {
         Ok(RandomStatePacker {
-            frame: Buffer::get(frame)?,
+            frame: Some(Buffer::get(frame)?),
             offsets: words::<8>(offsets)?.into_iter(),
             packed: Vec::new(),
         })
@@ -38,11 +38,14 @@ impl RandomStatePacker {
             .offsets
             .next()
             .ok_or_else(|| PyValueError::new_err("more generators than offsets"))?;
+        let Some(frame) = &self.frame else {
+            return Err(PyValueError::new_err("the packer is closed"));
+        };
         let packed = &mut self.packed;
         let layout = Runtime::get(prng.py())?.random.as_ref();
         // SAFETY: no Python code runs between here and the use of the words in `put_state`,
         // apart from looking up `gauss_next`, which is a plain dict access.
-        let base = base_words(unsafe { self.frame.bytes() }, u64::from_le_bytes(offset))?;
+        let base = base_words(unsafe { frame.bytes() }, u64::from_le_bytes(offset))?;
         let added = match layout.filter(|layout| layout.is_exact(prng)) {
             Some(layout) => layout.read(prng, |position, words| {
                 random_states::put_state(packed, base, words, position);
@@ -53,6 +56,11 @@ impl RandomStatePacker {
             random_states::put_absent(packed);
         }
         Ok(added.is_some())
+    }
+
+    /// Release the frame; nothing can be added afterwards.
+    fn close(&mut self) {
+        self.frame = None;
     }
 
     /// The packed states of the generators added so far.

@@ -97,7 +97,7 @@ pub fn plan(class: &Bound<'_, PyType>, reducers: &Reducers) -> PyResult<Plan> {
 pub fn is_plain(class: &Bound<'_, PyType>) -> PyResult<bool> {
     let py = class.py();
     let object = py.get_type::<PyAny>();
-    if flags(class) & HEAP_TYPE == 0 {
+    if !is_heap_type(class) {
         return Ok(false);
     }
     for name in ["__reduce_ex__", "__reduce__", "__new__", "__getattribute__"] {
@@ -138,7 +138,7 @@ fn bases_are_plain(class: &Bound<'_, PyType>, object: &Bound<'_, PyType>) -> PyR
     let mro = class.getattr("__mro__")?.cast_into::<PyTuple>()?;
     for base in mro.iter().filter(|base| !base.is(object)) {
         let base = base.cast_into::<PyType>()?;
-        if flags(&base) & HEAP_TYPE == 0 {
+        if !is_heap_type(&base) {
             return Ok(false);
         }
         let namespace = base.getattr("__dict__")?;
@@ -193,14 +193,11 @@ fn inherits(class: &Bound<'_, PyType>, object: &Bound<'_, PyType>, name: &str) -
     })
 }
 
-const HEAP_TYPE: u64 = 1 << 9;
-
-fn flags(class: &Bound<'_, PyType>) -> u64 {
+/// Whether a class was made at run time, as those of `class` statements are.
+pub fn is_heap_type(class: &Bound<'_, PyType>) -> bool {
     // SAFETY: `class` is a live type.
-    #[allow(clippy::useless_conversion)] // c_ulong has 32 bits on Windows
-    unsafe {
-        u64::from(ffi::PyType_GetFlags(class.as_type_ptr()))
-    }
+    let flags = unsafe { ffi::PyType_GetFlags(class.as_type_ptr()) };
+    flags & ffi::Py_TPFLAGS_HEAPTYPE != 0
 }
 
 fn slot(class: *mut ffi::PyTypeObject, id: c_int) -> *mut c_void {
@@ -220,7 +217,7 @@ fn settled(key: &Bound<'_, PyAny>, depth: usize) -> bool {
         return depth > 0 && items.iter().all(|item| settled(&item, depth - 1));
     }
     let class = key.get_type();
-    if flags(&class) & HEAP_TYPE == 0 {
+    if !is_heap_type(&class) {
         // Built-in types get their contents when they are created, except for containers.
         return !key.is_exact_instance_of::<pyo3::types::PyFrozenSet>();
     }

@@ -52,7 +52,10 @@ pub struct Encoder {
     /// Owns everything in `memo`, so that no address is used twice.
     held: Vec<Py<PyAny>>,
     objects: u32,
-    plans: FxHashMap<usize, Plan>,
+    /// By class, with the epoch in which the plan was made.
+    plans: FxHashMap<usize, (u64, Plan)>,
+    /// Counts calls of user code, any of which may give hooks to a class.
+    epoch: u64,
     shapes: u64,
     randoms: Vec<(u32, u64)>,
     reducers: Reducers,
@@ -102,6 +105,7 @@ impl Encoder {
             held: Vec::new(),
             objects: 0,
             plans: FxHashMap::default(),
+            epoch: 0,
             shapes: 0,
             randoms: Vec::new(),
             reducers: Reducers {

@@ -15,7 +15,7 @@ use crate::py::buffer::Buffer;
 use crate::py::errors::{no_memory, owned};
 use crate::py::prefetch::prefetch;
 use crate::py::runtime::Runtime;
-use crate::py::types::{plan, Plan, Shape};
+use crate::py::types::{is_heap_type, plan, Plan, Shape};
 use crate::random_states::put_gauss;
 use crate::wire::{op, Write};
 
@@ -38,23 +38,50 @@ impl Encoder {
     pub(super) fn by_plan(&mut self, py: Python<'_>, obj: &Bound<'_, PyAny>) -> PyResult<Written> {
         let class = obj.get_type();
         let key = class.as_ptr() as usize;
-        if !self.plans.contains_key(&key) {
-            let plan = plan(&class, &self.reducers)?;
-            self.held.push(class.clone().into_any().unbind());
-            self.plans.insert(key, plan);
+        let is_current = match self.plans.get(&key) {
+            // These are right whatever hooks the class has.
+            Some((_, Plan::Reduce | Plan::Global | Plan::PickleBuffer)) => true,
+            Some((epoch, _)) => *epoch == self.epoch,
+            None => false,
+        };
+        if !is_current {
+            self.make_plan(&class)?;
         }
-        match &self.plans[&key] {
+        match &self.plans[&key].1 {
             Plan::Plain(_) => self.instance(py, obj, &class),
             Plan::Random => self.random(py, obj),
             Plan::Global => self.pickled(py, obj, None),
             Plan::PickleBuffer => self.pickle_buffer(py, obj),
             Plan::Reducer(reducer) => {
                 let reducer = reducer.clone_ref(py);
+                self.epoch += 1;
                 let reduced = reducer.call1(py, (obj,))?;
                 self.reduced(py, obj, reduced.bind(py), Some(reducer))
             }
-            Plan::Reduce => self.reduce(py, obj),
+            Plan::Reduce => {
+                if is_heap_type(&class) {
+                    self.epoch += 1;
+                }
+                self.reduce(py, obj)
+            }
         }
+    }
+
+    /// Makes or renews the plan for a class.
+    fn make_plan(&mut self, class: &Bound<'_, PyType>) -> PyResult<()> {
+        let mut plan = plan(class, &self.reducers)?;
+        match self.plans.remove(&(class.as_ptr() as usize)) {
+            Some((_, Plan::Plain(old))) => {
+                if let Plan::Plain(new) = &mut plan {
+                    new.shapes = old.shapes;
+                }
+            }
+            Some(_) => {}
+            None => self.held.push(class.clone().into_any().unbind()),
+        }
+        self.plans
+            .insert(class.as_ptr() as usize, (self.epoch, plan));
+        Ok(())
     }
 
     /// Begins an instance of a plain class.
@@ -80,7 +107,7 @@ impl Encoder {
             return self.reduce(py, obj);
         };
         let known = match self.plans.get(&(class.as_ptr() as usize)) {
-            Some(Plan::Plain(plain)) => plain
+            Some((_, Plan::Plain(plain))) => plain
                 .shapes
                 .iter()
                 .rfind(|shape| has_names(dict, &shape.names))
@@ -120,7 +147,7 @@ impl Encoder {
         names: Names,
     ) -> PyResult<Arc<Shape>> {
         let key = class.as_ptr() as usize;
-        let Some(Plan::Plain(plain)) = self.plans.get(&key) else {
+        let Some((_, Plan::Plain(plain))) = self.plans.get(&key) else {
             unreachable!("shapes are defined for plain classes");
         };
         let names = match names {
@@ -141,7 +168,7 @@ impl Encoder {
             names,
         });
         self.shapes += 1;
-        if let Some(Plan::Plain(plain)) = self.plans.get_mut(&key) {
+        if let Some((_, Plan::Plain(plain))) = self.plans.get_mut(&key) {
             plain.shapes.push(shape.clone());
         }
         Ok(shape)
