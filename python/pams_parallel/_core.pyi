@@ -143,10 +143,12 @@ class RandomStatePacker:
             ``float`` in its ``__dict__``.
 
         Raises:
-            ValueError: there are no more offsets.
+            ValueError: there are no more offsets, or the packer is closed.
         """
     def finish(self) -> bytes:
         """The packed states of the generators added so far."""
+    def close(self) -> None:
+        """Release ``frame``; nothing can be added afterwards."""
 
 @final
 class RandomStates:

@@ -1,5 +1,7 @@
 //! Which attributes an agent assigned or deleted, for the warning about lost changes.
 
+use std::collections::HashSet;
+
 use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::types::{
@@ -69,7 +71,8 @@ fn same_items(before: &Bound<'_, PyDict>, after: &Bound<'_, PyDict>) -> bool {
 fn is_equal_value(old: &Bound<'_, PyAny>, new: &Bound<'_, PyAny>) -> PyResult<bool> {
     // Tuples can nest deeper than the native stack is.
     let mut pairs = vec![(old.clone(), new.clone())];
-    let mut top = true;
+    // ... and share parts, so that there are many more paths than tuples.
+    let mut compared = HashSet::new();
     while let Some((old, new)) = pairs.pop() {
         if old.is(&new) {
             continue;
@@ -81,13 +84,14 @@ fn is_equal_value(old: &Bound<'_, PyAny>, new: &Bound<'_, PyAny>) -> PyResult<bo
             if old.len() != new.len() {
                 return Ok(false);
             }
-            pairs.extend(old.iter().zip(new.iter()));
+            if compared.insert((old.as_ptr() as usize, new.as_ptr() as usize)) {
+                pairs.extend(old.iter().zip(new.iter()));
+            }
         } else if !is_value_type(&old)? || !old.eq(&new)? || !same_zero_signs(&old, &new)? {
             return Ok(false);
         }
-        top = false;
     }
-    Ok(!top)
+    Ok(true)
 }
 
 fn is_value_type(value: &Bound<'_, PyAny>) -> PyResult<bool> {
@@ -104,10 +108,10 @@ fn is_value_type(value: &Bound<'_, PyAny>) -> PyResult<bool> {
 /// Whether zeros among two equal numbers have the same signs. Only floating-point numbers,
 /// plain or NumPy's, have signed zeros.
 fn same_zero_signs(old: &Bound<'_, PyAny>, new: &Bound<'_, PyAny>) -> PyResult<bool> {
-    if old.is_exact_instance_of::<PyString>()
-        || old.is_exact_instance_of::<PyBytes>()
-        || old.is_exact_instance_of::<PyInt>()
-        || old.is_exact_instance_of::<PyNone>()
+    let inexact = Runtime::get(old.py())?.numpy_inexact.bind(old.py());
+    if !old.is_exact_instance_of::<PyFloat>()
+        && !old.is_exact_instance_of::<PyComplex>()
+        && !old.is_instance(inexact)?
     {
         return Ok(true);
     }

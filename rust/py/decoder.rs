@@ -106,9 +106,9 @@ impl Decoder {
     }
 
     /// Drop the references to the decoded objects.
-    fn close(&mut self) {
-        // Emptied before anything is dropped, since that can run user code.
-        let dropped = std::mem::take(&mut self.0);
+    fn close(this: &Bound<'_, Self>) {
+        // Dropped after the borrow has ended, since that can run user code which comes back here.
+        let dropped = std::mem::take(&mut this.borrow_mut().0);
         drop(dropped);
     }
 
@@ -118,7 +118,8 @@ impl Decoder {
     }
 
     fn __clear__(&mut self) {
-        self.close();
+        let dropped = std::mem::take(&mut self.0);
+        drop(dropped);
     }
 }
 

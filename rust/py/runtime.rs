@@ -21,6 +21,7 @@ pub struct Runtime {
     pub newobj: Py<PyAny>,
     pub newobj_ex: Py<PyAny>,
     pub numpy_number: Py<PyType>,
+    pub numpy_inexact: Py<PyType>,
     /// `None` where the memory layout of `random.Random` is not the expected one.
     pub random: Option<RandomLayout>,
 }
@@ -52,6 +53,7 @@ impl Runtime {
             newobj: attribute("copyreg", "__newobj__")?.unbind(),
             newobj_ex: attribute("copyreg", "__newobj_ex__")?.unbind(),
             numpy_number: class("numpy", "number")?,
+            numpy_inexact: class("numpy", "inexact")?,
             random: RandomLayout::detect(py)?,
         })
     }
