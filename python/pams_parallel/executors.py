@@ -1,0 +1,93 @@
+"""Ending an executor whose tasks may still run.
+
+:meth:`concurrent.futures.Executor.shutdown` lets running tasks finish, which can take for ever.
+The processes of a pool can be ended; that they are only reachable through private attributes
+before Python 3.14 is the reason for this module.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections.abc import Iterable
+from concurrent.futures import Executor, Future, ProcessPoolExecutor
+from multiprocessing.process import BaseProcess
+from typing import Any
+
+# Seconds for workers to react to SIGTERM before they are killed.
+_TERMINATION_TIME = 0.5
+# Seconds without any worker after which the pool counts as blocked.
+_BLOCKED_TIME = 1.0
+# Seconds after which a pool that does not end is left alone.
+_TIME_LIMIT = 30.0
+
+
+def abandon(executor: Executor, futures: Iterable[Future[Any]]) -> None:
+    """Shut an executor down without waiting for tasks that still run.
+
+    Worker processes of a :class:`~concurrent.futures.ProcessPoolExecutor` are ended. Threads
+    cannot be; they finish their task, whose result nobody reads.
+
+    Args:
+        executor: executor.
+        futures: futures that it returned for the tasks.
+    """
+    if isinstance(executor, ProcessPoolExecutor):
+        _end_process_pool(executor)
+        return
+    for future in futures:
+        future.cancel()
+    try:
+        executor.shutdown(wait=False, cancel_futures=True)
+    except TypeError:  # an executor written for the signature of Python 3.8
+        executor.shutdown(wait=False)
+
+
+def _end_process_pool(pool: ProcessPoolExecutor) -> None:
+    internals: Any = pool
+    call_queue, result_queue = internals._call_queue, internals._result_queue
+    # With wait=False the pool would drop what its manager thread may be using at that moment,
+    # and the futures are left to it because the thread fails, on some versions of Python, if
+    # somebody else has cancelled one of them. The thread can still start a new worker in place
+    # of one that has done its number of tasks, so the workers are looked up again and again.
+    shutdown = threading.Thread(
+        target=pool.shutdown, kwargs={"wait": True, "cancel_futures": True}, daemon=True
+    )
+    processes = set((internals._processes or {}).values())
+    shutdown.start()
+    # What can keep the pool from ending when no worker is left: the manager thread waits for
+    # the rest of a result that a worker was sending when it was ended, since this process has
+    # the sending end open, too; on Python 3.10 it waits for the thread that feeds the call queue,
+    # which writes into a full pipe, since this process has the receiving end open, too.
+    ends = [call_queue._reader, result_queue._writer] if call_queue is not None else []
+    terminated: set[BaseProcess] = set()
+    began = last_seen = time.monotonic()
+    while True:
+        processes.update((internals._processes or {}).copy().values())
+        alive = _alive(processes)
+        now = time.monotonic()
+        if now - began > _TIME_LIMIT or not (alive or shutdown.is_alive()):
+            return
+        for process in alive:
+            if now - began > _TERMINATION_TIME:
+                process.kill()
+            elif process not in terminated:
+                process.terminate()
+                terminated.add(process)
+        if alive:
+            last_seen = now
+        elif ends and now - last_seen > _BLOCKED_TIME:
+            last_seen = now
+            with contextlib.suppress(OSError):
+                ends.pop().close()
+        time.sleep(0.002)
+
+
+def _alive(processes: Iterable[BaseProcess]) -> list[BaseProcess]:
+    alive = []
+    for process in processes:
+        with contextlib.suppress(ValueError):  # closed by the pool, so it has ended
+            if process.is_alive():
+                alive.append(process)
+    return alive

@@ -1,0 +1,7 @@
+"""Runners: the policy of a run, e.g. settings, batches, hooks and warnings."""
+
+from __future__ import annotations
+
+from .process import MultiProcessAgentParallelRunner
+
+__all__ = ["MultiProcessAgentParallelRunner"]

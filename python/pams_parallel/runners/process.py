@@ -1,0 +1,728 @@
+"""Runner that asks the agents of a simulation in worker processes.
+
+One batch: the simulation is encoded once, as a frame; each chunk of agents becomes a task, which
+decodes the frame, asks its agents and returns the result; when all results are decoded, the
+agents are updated in the order in which they were asked.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+import math
+import multiprocessing
+import os
+import random
+import uuid
+import warnings
+import weakref
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import (
+    BrokenExecutor,
+    CancelledError,
+    Executor,
+    Future,
+    ProcessPoolExecutor,
+    ThreadPoolExecutor,
+    as_completed,
+)
+from io import TextIOWrapper
+from itertools import compress
+from multiprocessing.context import BaseContext
+from operator import is_
+from typing import Any
+
+from pams.agents import Agent
+from pams.logs.base import Logger
+from pams.order import Cancel, Order
+from pams.runners import MultiProcessAgentParallelRunner as _PamsProcessRunner
+from pams.runners import MultiThreadAgentParallelRunner as _PamsThreadRunner
+from pams.session import Session
+from pams.simulator import Simulator
+
+from .._core import RandomStates, chunk_bounds, index_of
+from ..executors import abandon
+from ..failures import Failure
+from ..settings import PROCESS_RUNNER_KEYS, Key, near_misses, parse_settings, parse_start_method
+from ..simulation_objects import select_numbered, simulation_objects
+from ..snapshot import Decoder, Encoder, library_reducers
+from ..synced import listed_names, set_values
+from ..transport import INLINE_LIMIT, Frame, Transport
+from ..worker import CONSTANTS, Initialization, Result, Task, initialize_process, run_chunk
+
+# What an agent submits.
+Orders = list[Order | Cancel]
+
+# Sizes of a number and of an offset in the byte strings that the core takes and gives.
+_NUMBER_SIZE = 4
+_OFFSET_SIZE = 8
+
+
+class MultiProcessAgentParallelRunner(_PamsProcessRunner):
+    """Runner that calls ``submit_orders`` of normal agents in worker processes. Experimental.
+
+    Everything else, i.e. high-frequency agents, events, order handling and logging, happens on
+    the main process as in :class:`pams.runners.SequentialRunner`, and so does the choice of the
+    agents that are asked. For the same settings and seed the outcome is identical to that
+    runner's if the agents are deterministic given their ``prng``, list what they change (see
+    below) and do not depend on what is per process.
+
+    Agents are asked in batches: at first as many as may submit (``maxNormalOrders``), then as
+    many as are still missing, until enough have submitted or none is left. A batch is split into
+    at most ``num_parallel`` chunks, and each chunk is one task on one worker.
+
+    Keys in ``simulation`` of the config, in addition to those of pams:
+
+    * ``numParallel`` (``int``, at least 1): number of workers. Default: number of CPUs minus
+      one, at least one.
+    * ``startMethod`` (``str``): start method of the workers, one of
+      :func:`multiprocessing.get_all_start_methods`. Default: :attr:`default_start_method`.
+
+    Subclasses can override ``default_start_method``; ``_parallel_pool_provider``, the class of
+    the executor; ``_create_executor``, ``_get_executor``, ``_shutdown_executor`` and
+    ``_get_mp_context``; ``_get_worker_initializer`` and ``_get_worker_initargs``;
+    ``_split_agents_into_chunks``; ``_receive_synced_attributes_from_worker`` and
+    ``_receive_orders_from_worker``.
+
+    Attributes:
+        default_start_method: start method if the config has none; ``None`` stands for the
+            default of the platform.
+        start_method: start method after ``_setup()``; ``None`` if nothing chose one.
+        num_parallel: number of workers.
+        executor: executor; ``None`` before ``_setup()`` and after the run.
+
+    Note:
+        **Isolation.** An agent is asked on a copy of the whole simulation that is as it was when
+        the batch began; agents of one chunk share a copy. Of what an agent does there, the main
+        process sees the returned orders, the state of ``agent.prng``, and the listed attributes.
+        All else is discarded, and later tasks do not see it either. Only what lies outside the
+        simulation stays on a worker: module globals, attributes of classes and functions, and
+        what the initializer keeps.
+
+    Note:
+        **synced_attributes.** An agent class (or an agent) that changes its attributes in
+        ``submit_orders`` lists them: ``synced_attributes = ("model", "position")``, a tuple or
+        list of ``str``. ``simulator``, ``logger``, ``prng`` and ``__dict__`` cannot be listed.
+        After every call the listed values are set on the agent of the main process, and listed
+        attributes that no longer exist are deleted. Assigning or deleting an attribute that is
+        not listed gives a ``UserWarning``, once per class and name; in-place changes are not
+        noticed. In listed values and orders, references to objects of the simulation (simulator,
+        logger, fundamentals, markets, order books and the orders in them, agents, sessions,
+        events and their hooks, their generators, and the lists, dicts and sets that these except
+        the agents have as attributes) are references to the main process's own objects. All
+        else is a new copy after every call, changed or not; an unlisted attribute goes on
+        referring to the old object.
+
+    Note:
+        **Limits.** Whatever the simulation consists of has to be picklable, and importable by
+        the workers unless they are forked. Log entries that ``submit_orders`` writes are lost.
+        Copying the simulation costs more than light agents gain from a second core; the runner
+        pays off if asking the agents takes much longer than copying them.
+    """
+
+    default_start_method: str | None = None
+
+    _parallel_pool_provider: type[ThreadPoolExecutor] | type[ProcessPoolExecutor] = (
+        ProcessPoolExecutor
+    )
+
+    # Keys in ``simulation`` that this class reads.
+    _setting_keys: tuple[Key, ...] = PROCESS_RUNNER_KEYS
+
+    def __init__(
+        self,
+        settings: dict[str, Any] | TextIOWrapper | os.PathLike[str] | str,
+        prng: random.Random | None = None,
+        logger: Logger | None = None,
+        simulator_class: type[Simulator] = Simulator,
+    ) -> None:
+        """Create the runner; nothing is started yet.
+
+        Args:
+            settings: config as a dict, an open JSON file, or the path of one.
+            prng: generator of the runner. Default: one with a random seed.
+            logger: logger.
+            simulator_class: class of the simulator.
+
+        Raises:
+            TypeError: ``_receive_orders_from_worker`` is overridden with parameters that it no
+                longer has, as in pams 0.3.0.
+        """
+        self._check_signature_of_override()
+        super().__init__(settings, prng, logger, simulator_class)
+        self.start_method: str | None = None
+        self._transport: Transport | None = None
+        self._token = uuid.uuid4().bytes
+        # What tasks for the executor that the first item returns carry so that their worker is
+        # initialized: a token says that the executor has seen to it.
+        self._initialization: tuple[Callable[[], object], bytes | Initialization | None] = (
+            lambda: None,
+            None,
+        )
+        # Names that the agents of the current batch list, by id() of the agent.
+        self._asked_names: dict[int, tuple[str, ...]] = {}
+        # Pairs of an agent class and an attribute name that have been warned about.
+        self._warned: set[tuple[type, str]] = set()
+
+    # ------------------------------------------------------------------ setup and executor
+
+    def _setup(self) -> None:
+        """Set up the simulation and create the executor.
+
+        Raises:
+            ValueError: the config or ``synced_attributes`` of an agent is invalid. Then there is
+                no executor.
+        """
+        self._shutdown_executor()
+        if isinstance(self.settings, Mapping):
+            simulation = self.settings.get("simulation")
+            if isinstance(simulation, Mapping):
+                self._read_settings(simulation)
+        # Not super(): the next two classes would create an executor of their own.
+        super(_PamsThreadRunner, self)._setup()
+        listed_names(self.simulator.agents)
+        max_normal_orders = max(
+            (session.max_normal_orders for session in self.simulator.sessions), default=0
+        )
+        if self.num_parallel > max_normal_orders:
+            warnings.warn(
+                f"When {type(self).__name__} is used, the maximum number of parallel agents is "
+                f"limited by max_normal_orders ({max_normal_orders}) even if numParallel "
+                f"({self.num_parallel}) is set to a larger value.",
+                stacklevel=2,
+            )
+        self.executor = self._create_executor()
+
+    def _read_settings(self, simulation: Mapping[str, Any]) -> None:
+        values = parse_settings(simulation, self._setting_keys)
+        for name, key in near_misses(simulation, self._setting_keys):
+            warnings.warn(
+                f"simulation.{name} is ignored; probably {key.full_name} is meant.", stacklevel=3
+            )
+        default = self.default_start_method
+        if default is not None and "start_method" not in values:
+            try:
+                parse_start_method(default)
+            except ValueError as error:
+                raise ValueError(f"{type(self).__name__}.default_start_method {error}") from None
+        self.start_method = default
+        for attribute, value in values.items():
+            setattr(self, attribute, value)
+
+    def _create_executor(self) -> Executor:
+        """Create an executor for the tasks.
+
+        Returns:
+            A new executor. An override may return any :class:`concurrent.futures.Executor`.
+        """
+        provider = self._parallel_pool_provider
+        if not (isinstance(provider, type) and issubclass(provider, ProcessPoolExecutor)):
+            return provider(max_workers=self.num_parallel)
+        initialization = self._get_initialization()
+        initializer: dict[str, Any] = {}
+        if initialization is not None:
+            initializer = {"initializer": initialize_process, "initargs": (initialization,)}
+        pool = provider(
+            max_workers=self.num_parallel, mp_context=self._get_mp_context(), **initializer
+        )
+        self._initialization = weakref.ref(pool), initialization and initialization.token
+        return pool
+
+    def _get_executor(self) -> Executor:
+        """Get the executor, a new one if there is none.
+
+        Returns:
+            Executor.
+        """
+        if self.executor is None:
+            self.executor = self._create_executor()
+        executor: Executor = self.executor
+        return executor
+
+    def _shutdown_executor(self) -> None:
+        """Shut down the executor, if there is one, and free the memory of the frames."""
+        executor: Executor | None = self.executor
+        self.executor = None
+        try:
+            if executor is not None:
+                _shut_down(executor)
+        finally:
+            self._close_transport()
+
+    def _close_transport(self) -> None:
+        if self._transport is not None:
+            self._transport.close()
+            self._transport = None
+
+    def _run(self) -> None:
+        """Run the simulation; afterwards there is no executor, however the run ended."""
+        try:
+            super()._run()
+        finally:
+            self._shutdown_executor()
+            self._close_transport()
+
+    def _get_mp_context(self) -> BaseContext:
+        """Get the multiprocessing context of the workers.
+
+        Returns:
+            The context of ``start_method``.
+        """
+        return multiprocessing.get_context(self.start_method)
+
+    def _get_worker_initializer(self) -> Callable[..., object] | None:
+        """Get the function that each worker calls once before its first task.
+
+        If it raises, every task on that worker fails with a ``RuntimeError``.
+
+        Returns:
+            An importable function, or ``None``.
+        """
+        return None
+
+    def _get_worker_initargs(self) -> tuple[Any, ...]:
+        """Get the arguments of the worker initializer.
+
+        Returns:
+            Arguments. They can contain what is only inherited by processes, e.g. a
+            :class:`multiprocessing.Lock`, unless ``_create_executor`` is overridden.
+        """
+        return ()
+
+    def _get_worker_preparation(
+        self,
+    ) -> tuple[tuple[Callable[..., object], tuple[Any, ...]], ...]:
+        """Get what each worker calls before it unpickles the initializer and its arguments.
+
+        Returns:
+            Pairs of an importable function and its arguments.
+        """
+        return ()
+
+    def _get_initialization(self) -> Initialization | None:
+        preparation = self._get_worker_preparation()
+        function = self._get_worker_initializer()
+        if function is None and not preparation:
+            return None
+        args = tuple(self._get_worker_initargs())
+        return Initialization(self._token, preparation, function, args)
+
+    # ------------------------------------------------------------------------------- hooks
+
+    def _split_agents_into_chunks(self, agents: list[Agent]) -> list[list[Agent]]:
+        """Split the agents of a batch into chunks, one for each task.
+
+        Args:
+            agents: agents, in the order in which they are asked.
+
+        Returns:
+            At most ``num_parallel`` chunks of consecutive agents whose sizes differ by at most
+            one, longer ones first.
+        """
+        bounds = chunk_bounds(len(agents), self.num_parallel)
+        return [agents[start:stop] for start, stop in bounds]
+
+    def _receive_synced_attributes_from_worker(
+        self, agent: Agent, attributes: dict[str, Any]
+    ) -> None:
+        """Update the listed attributes of an agent.
+
+        Called before :meth:`_receive_orders_from_worker` for every asked agent that lists names.
+        By default the values are set, and listed attributes that are not among them are deleted.
+
+        Args:
+            agent: agent on the main process.
+            attributes: values of the listed attributes that exist on the worker, by name.
+        """
+        names = self._asked_names.get(id(agent))
+        if names is None:  # called outside of a batch
+            names = listed_names([agent]).get(0, ())
+        set_values(agent, names, attributes)
+
+    def _receive_orders_from_worker(  # type: ignore[override]  # pams 0.3.0 passes a future
+        self, agent: Agent, orders: Orders, prng_state: Any
+    ) -> Orders:
+        """Update the generator of an agent and take its orders.
+
+        Called for every asked agent. By default a cancel order gets the order in the order book
+        of the main process in place of a copy.
+
+        Args:
+            agent: agent on the main process.
+            orders: what ``submit_orders`` has returned.
+            prng_state: state of ``agent.prng`` after the call, as ``getstate()`` gives it.
+
+        Returns:
+            Orders.
+        """
+        if prng_state is not None:
+            agent.prng.setstate(prng_state)
+        self._resolve_cancels(orders)
+        return orders
+
+    def _resolve_cancels(self, orders: Any) -> None:
+        if not isinstance(orders, Iterable):  # the checks say what is wrong with it
+            return
+        for cancel in orders:
+            if not isinstance(cancel, Cancel) or not isinstance(cancel.order, Order):
+                continue
+            order = cancel.order
+            market = self.simulator.id2market.get(order.market_id)
+            if market is None:
+                continue
+            book = market.buy_order_book if order.is_buy else market.sell_order_book
+            if index_of(book.priority_queue, order) >= 0:
+                continue
+            for placed in book.priority_queue:
+                # Orders of different classes refuse to be compared.
+                if type(placed) is type(order) and placed == order:
+                    cancel.order = placed
+                    break
+
+    def _is_overridden(self, hook: str) -> bool:
+        return hook in vars(self) or getattr(type(self), hook) is not _DEFAULT_HOOKS[hook]
+
+    def _check_signature_of_override(self) -> None:
+        hook = "_receive_orders_from_worker"
+        if not self._is_overridden(hook):
+            return
+        try:
+            signature = inspect.signature(getattr(self, hook))
+        except (TypeError, ValueError):  # not every callable has one
+            return
+        try:
+            signature.bind(agent=None, orders=None, prng_state=None)
+        except TypeError:
+            raise TypeError(
+                f"{type(self).__name__}.{hook}{signature} cannot be called any more: its "
+                f"signature is now {hook}(agent, orders, prng_state), where orders are the "
+                "returned orders and prng_state is the state of the agent's prng"
+            ) from None
+
+    # ----------------------------------------------------------------------------- batches
+
+    def _collect_orders_from_normal_agents(self, session: Session) -> list[Orders]:
+        """Ask normal agents until ``max_normal_orders`` of them have submitted orders.
+
+        Args:
+            session: current session.
+
+        Returns:
+            Orders of the agents that submitted some, in the order in which they were asked.
+
+        Raises:
+            Exception: what an agent raises; no agent of its batch has been updated then.
+            RuntimeError: an agent's results, or its exception, cannot be sent back; the worker
+                initializer has failed.
+            ValueError: ``synced_attributes`` or an overridden ``_split_agents_into_chunks`` is
+                invalid.
+        """
+        agents = self.simulator.normal_frequency_agents
+        agents = self._prng.sample(agents, len(agents))
+        submitted: list[Orders] = []
+        start = 0
+        while start < len(agents) and len(submitted) < session.max_normal_orders:
+            n_missing = session.max_normal_orders - len(submitted)
+            stop = start + math.ceil(min(n_missing, len(agents) - start))
+            self._ask(session, agents[start:stop], submitted)
+            start = stop
+        return submitted
+
+    def _ask(self, session: Session, agents: list[Agent], submitted: list[Orders]) -> None:
+        """Ask the agents of a batch, update them, and append their orders to ``submitted``."""
+        with contextlib.ExitStack() as stack:
+            futures: dict[Future[Result], range] = {}
+            is_submitting = False
+            try:
+                batch = _Batch(agents)
+                chunks = self._chunks(agents)
+                executor = self._get_executor()
+                self._encode(batch, executor)
+                tasks = self._tasks(batch, chunks, executor)
+                is_submitting = True
+                for task, positions in tasks:
+                    futures[executor.submit(run_chunk, task)] = positions
+                is_submitting = False
+                results = _results(batch, futures)
+                buffer = stack.enter_context(batch.frame.open())
+                answers = []
+                for positions, result in results:
+                    answers.append(_Answers(batch, positions, result, buffer))
+                    stack.callback(answers[-1].states.close)
+                self._warn_about_lost_changes(answers)
+            except BaseException as error:
+                # An interrupted submit() can have started a task without returning its future.
+                all_known = not is_submitting and not isinstance(error, BrokenExecutor)
+                if all_known and all(map(_has_ended_normally, futures)):
+                    self._shutdown_executor()
+                else:
+                    self._abandon_executor(futures)
+                raise
+            self._asked_names = {id(agents[i]): names for i, names in batch.names.items()}
+            stack.callback(self._asked_names.clear)
+            for answer in answers:
+                self._receive(session, answer, submitted)
+
+    def _chunks(self, agents: list[Agent]) -> list[list[Agent]]:
+        if not self._is_overridden("_split_agents_into_chunks"):
+            return self._split_agents_into_chunks(agents=agents)
+        message = (
+            f"{type(self).__name__}._split_agents_into_chunks must return chunks that are, "
+            "joined together, exactly the given agents in the same order"
+        )
+        # A copy, so that an override that reorders its argument is found out.
+        chunks = self._split_agents_into_chunks(agents=list(agents))
+        try:
+            chunks = [list(chunk) for chunk in chunks]
+        except TypeError as error:
+            raise ValueError(message) from error
+        joined = [agent for chunk in chunks for agent in chunk]
+        if len(joined) != len(agents) or not all(map(is_, joined, agents)):
+            raise ValueError(message)
+        return chunks
+
+    def _encode(self, batch: _Batch, executor: Executor) -> None:
+        """Take the snapshot that all tasks of the batch decode."""
+        mapped = isinstance(executor, ProcessPoolExecutor)
+        if self._transport is None or self._transport.mapped != mapped:
+            self._close_transport()
+            self._transport = Transport(mapped=mapped)
+        encoder = Encoder(CONSTANTS, (), library_reducers(), self._transport.sink(), INLINE_LIMIT)
+        simulator = self.simulator
+        encoder.add(
+            (simulator, batch.agents, simulator.markets), ("simulator", "agents", "markets")
+        )
+        objects = simulation_objects(simulator)
+        numbers = encoder.numbers_of(objects)
+        encoder.add(numbers, "numbers")
+        batch.externals = (*CONSTANTS, *compress(objects, select_numbered(numbers)[1]))
+        batch.agent_numbers = encoder.numbers_of(batch.agents)
+        batch.prng_offsets = encoder.random_offsets(
+            [getattr(agent, "prng", None) for agent in batch.agents]
+        )
+        batch.frame = self._transport.frame(encoder.finish(), encoder.size)
+
+    def _tasks(
+        self, batch: _Batch, chunks: list[list[Agent]], executor: Executor
+    ) -> list[tuple[Task, range]]:
+        """Make a task of every chunk that is not empty, with its positions in the batch."""
+        if self._initialization[0]() is not executor:
+            self._initialization = weakref.ref(executor), self._get_initialization()
+        _, initialization = self._initialization
+        owns_process = isinstance(executor, ProcessPoolExecutor)
+        tasks = []
+        start = 0
+        for chunk in chunks:
+            positions = range(start, start + len(chunk))
+            start = positions.stop
+            if chunk:
+                numbers = batch.agent_numbers[
+                    positions.start * _NUMBER_SIZE : positions.stop * _NUMBER_SIZE
+                ]
+                names = batch.names_at(positions)
+                task = Task(batch.frame, numbers, names, initialization, owns_process)
+                tasks.append((task, positions))
+        return tasks
+
+    def _abandon_executor(self, futures: Iterable[Future[Result]]) -> None:
+        """Shut the executor down without waiting for tasks that still run."""
+        executor, self.executor = self.executor, None
+        try:
+            if executor is not None:
+                abandon(executor, futures)
+        finally:
+            self._close_transport()
+
+    def _warn_about_lost_changes(self, answers: Iterable[_Answers]) -> None:
+        names_by_class: dict[type, set[str]] = {}
+        for answer in answers:
+            for position, names in answer.lost:
+                cls = type(answer.agents[position])
+                new = {name for name in names if (cls, name) not in self._warned}
+                if new:
+                    names_by_class.setdefault(cls, set()).update(new)
+        for cls, new in names_by_class.items():
+            self._warned.update((cls, name) for name in new)
+            warnings.warn(
+                "Changes to attributes not listed in synced_attributes are lost: "
+                f"{cls.__name__} assigned or deleted {', '.join(map(repr, sorted(new)))} in "
+                f"submit_orders on a worker process of {type(self).__name__}. List them in "
+                f"{cls.__name__}.synced_attributes to keep the changes.",
+                stacklevel=2,
+            )
+
+    def _receive(self, session: Session, answer: _Answers, submitted: list[Orders]) -> None:
+        """Update the agents of a chunk one after the other, as far as their orders are valid."""
+        set_attributes = receive_orders = None
+        if self._is_overridden("_receive_synced_attributes_from_worker"):
+            set_attributes = self._receive_synced_attributes_from_worker
+        if self._is_overridden("_receive_orders_from_worker"):
+            receive_orders = self._receive_orders_from_worker
+        set_prng_state = answer.states.apply
+        get_root = answer.roots.get
+        for position, agent in enumerate(answer.agents):
+            root = get_root(position)
+            orders: Orders
+            if root is None:  # no orders, nothing listed, and an ordinary generator
+                if receive_orders is None:
+                    if not set_prng_state(position, getattr(agent, "prng", None)):
+                        _set_prng_state(agent, answer.prng_state(position))
+                    continue
+                orders = []
+            else:
+                orders, _, present, *values = root
+                names = answer.names.get(position)
+                if names is not None:
+                    attributes = dict(zip(present, values, strict=True))
+                    if set_attributes is None:
+                        set_values(agent, names, attributes)
+                    else:
+                        set_attributes(agent=agent, attributes=attributes)
+            if receive_orders is not None:
+                orders = receive_orders(
+                    agent=agent, orders=orders, prng_state=answer.prng_state(position)
+                )
+            else:
+                if not set_prng_state(position, getattr(agent, "prng", None)):
+                    _set_prng_state(agent, answer.prng_state(position))
+                self._resolve_cancels(orders)
+            if len(orders) > 0:
+                self._check_orders(session, agent, orders)
+                submitted.append(orders)
+
+    def _check_orders(self, session: Session, agent: Agent, orders: Orders) -> None:
+        """Check submitted orders as the installed pams does."""
+        if not session.with_order_placement:
+            raise AssertionError("currently order is not accepted")
+        check = getattr(self, "_check_submitted_orders", None)
+        if check is not None:
+            check(agent=agent, orders=orders)
+        elif sum(order.agent_id != agent.agent_id for order in orders) > 0:
+            raise ValueError("spoofing order is not allowed. please check agent_id in order")
+
+
+_DEFAULT_HOOKS = {
+    hook: vars(MultiProcessAgentParallelRunner)[hook]
+    for hook in (
+        "_receive_orders_from_worker",
+        "_receive_synced_attributes_from_worker",
+        "_split_agents_into_chunks",
+    )
+}
+
+
+class _Batch:
+    """Agents that are asked together, and the snapshot that their tasks decode.
+
+    Attributes:
+        agents: agents in the order in which they are asked.
+        names: names in ``synced_attributes`` by position.
+        frame: the snapshot.
+        externals: objects on the main process that results can refer to.
+        agent_numbers: numbers of the agents in the snapshot.
+        prng_offsets: offsets of their generators in the snapshot.
+    """
+
+    frame: Frame
+    externals: tuple[Any, ...]
+    agent_numbers: bytes
+    prng_offsets: bytes
+
+    def __init__(self, agents: list[Agent]) -> None:
+        self.agents = agents
+        self.names = listed_names(agents)
+
+    def names_at(self, positions: range) -> dict[int, tuple[str, ...]]:
+        """Names by position in the chunk of the agents at ``positions``."""
+        if not self.names:
+            return {}
+        return {
+            i: self.names[position]
+            for i, position in enumerate(positions)
+            if position in self.names
+        }
+
+
+class _Answers:
+    """Decoded result of a chunk.
+
+    Args:
+        batch: batch.
+        positions: positions of the chunk's agents in the batch.
+        result: what the worker returned.
+        buffer: bytes of the frame.
+
+    Attributes:
+        agents: agents of the chunk on the main process.
+        names: names in ``synced_attributes`` by position in the chunk.
+        states: states of the generators.
+        roots: orders etc. by position in the chunk; see :class:`~pams_parallel.worker.Result`.
+        lost: names of attributes whose changes are lost.
+    """
+
+    __slots__ = ("agents", "lost", "names", "roots", "states")
+
+    def __init__(self, batch: _Batch, positions: range, result: Result, buffer: Any) -> None:
+        self.agents = batch.agents[positions.start : positions.stop]
+        self.names = batch.names_at(positions)
+        self.lost = result.lost
+        self.roots: dict[int, Sequence[Any]] = {}
+        if result.positions:
+            roots = Decoder(result.data, batch.externals).roots
+            self.roots = dict(zip(result.positions, roots, strict=True))
+        offsets = batch.prng_offsets[positions.start * _OFFSET_SIZE : positions.stop * _OFFSET_SIZE]
+        self.states = RandomStates(result.states, buffer, offsets)
+
+    def prng_state(self, position: int) -> Any:
+        """State of an agent's generator as ``getstate()`` gives it, ``None`` if it has none."""
+        root = self.roots.get(position)
+        if root is not None and root[1] is not None:
+            return root[1][0]
+        return self.states.getstate(position)
+
+
+def _shut_down(executor: Executor) -> None:
+    try:
+        executor.shutdown(wait=True)
+    except BaseException:  # interrupted while waiting, which a worker that hangs makes necessary
+        abandon(executor, ())
+        raise
+
+
+def _set_prng_state(agent: Agent, state: Any) -> None:
+    if state is not None:
+        agent.prng.setstate(state)
+
+
+def _results(batch: _Batch, futures: Mapping[Future[Result], range]) -> list[tuple[range, Result]]:
+    """Wait for the results, in the order of the futures, or raise the first failure.
+
+    Of several failures known when one is noticed, the one of the agent asked first counts.
+    """
+    for future in as_completed(futures):
+        if _failure(future) is not None:
+            break
+    else:
+        return [(positions, future.result()) for future, positions in futures.items()]
+    failures: list[tuple[int, BaseException | Failure]] = []
+    for future, positions in futures.items():
+        failure = _failure(future) if future.done() else None
+        if isinstance(failure, Failure):
+            failures.append((positions.start + failure.position, failure))
+        elif failure is not None:
+            failures.append((positions.start, failure))
+    position, first = min(failures, key=lambda item: item[0])
+    if isinstance(first, Failure):
+        raise first.to_exception(batch.agents[position], batch.names.get(position, ()))
+    raise first
+
+
+def _failure(future: Future[Result]) -> BaseException | Failure | None:
+    if future.cancelled():
+        return CancelledError()
+    error = future.exception()
+    return future.result().failure if error is None else error
+
+
+def _has_ended_normally(future: Future[Result]) -> bool:
+    return future.done() and not isinstance(_failure(future), (BrokenExecutor, CancelledError))

@@ -1,0 +1,118 @@
+"""The keys that our runners add to ``simulation`` of a pams config.
+
+pams ignores keys that it does not know, so a misspelt one would silently do nothing. All keys
+stand in tables of :class:`Key`; validation and the search for misspellings work on such a table.
+"""
+
+from __future__ import annotations
+
+import difflib
+import multiprocessing
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+# Similarity (difflib) from which on a key counts as a misspelling of one of ours. High enough
+# for the keys of pams itself ("markets", "fundamentalCorrelations", ...) to stay far below.
+_NEAR_MISS_RATIO = 0.8
+
+
+@dataclass(frozen=True)
+class Key:
+    """A key in ``simulation`` of the config.
+
+    Attributes:
+        name: the key.
+        attribute: attribute of the runner that gets the value.
+        parse: returns the value for the attribute; raises ``ValueError`` whose message is the
+            end of a sentence that begins with the full name of the key.
+    """
+
+    name: str
+    attribute: str
+    parse: Callable[[Any], Any]
+
+    @property
+    def full_name(self) -> str:
+        """The key as messages name it."""
+        return f"simulation.{self.name}"
+
+
+def _parse_num_parallel(value: Any) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise ValueError(f"must be a positive integer, but {value!r} is given")
+    return value
+
+
+def parse_start_method(value: Any) -> str:
+    """Check a start method of multiprocessing.
+
+    Args:
+        value: what the user gave.
+
+    Returns:
+        ``value``.
+
+    Raises:
+        ValueError: the platform has no start method of this name.
+    """
+    methods = multiprocessing.get_all_start_methods()
+    if value not in methods:
+        raise ValueError(f"must be one of {methods}, but {value!r} is given")
+    return str(value)
+
+
+PROCESS_RUNNER_KEYS: tuple[Key, ...] = (
+    Key("numParallel", "num_parallel", _parse_num_parallel),
+    Key("startMethod", "start_method", parse_start_method),
+)
+
+
+def parse_settings(simulation: Mapping[str, Any], keys: Iterable[Key]) -> dict[str, Any]:
+    """Validate the values of those ``keys`` that are in the config.
+
+    Args:
+        simulation: ``simulation`` of the config.
+        keys: table of keys.
+
+    Returns:
+        Value by name of the runner's attribute.
+
+    Raises:
+        ValueError: a value is invalid; the message begins with the full name of the key.
+    """
+    values = {}
+    for key in keys:
+        if key.name in simulation:
+            try:
+                values[key.attribute] = key.parse(simulation[key.name])
+            except ValueError as error:
+                raise ValueError(f"{key.full_name} {error}") from None
+    return values
+
+
+def near_misses(simulation: Mapping[str, Any], keys: Iterable[Key]) -> list[tuple[str, Key]]:
+    """Find keys that are nearly, but not exactly, one of ``keys``.
+
+    Args:
+        simulation: ``simulation`` of the config.
+        keys: table of keys.
+
+    Returns:
+        Pairs of the key in the config and the key that is probably meant.
+    """
+    by_name = {key.name: key for key in keys}
+    by_normal_form = {_normal_form(name): key for name, key in by_name.items()}
+    found: list[tuple[str, Key]] = []
+    for name in simulation:
+        if not isinstance(name, str) or name in by_name:
+            continue
+        close = difflib.get_close_matches(
+            _normal_form(name), by_normal_form, n=1, cutoff=_NEAR_MISS_RATIO
+        )
+        found.extend((name, by_normal_form[match]) for match in close)
+    return found
+
+
+def _normal_form(name: str) -> str:
+    return name.lower().replace("_", "").replace("-", "")

@@ -1,0 +1,347 @@
+"""Everything that runs on a worker: the initializer, and one task after the other.
+
+A task names a frame and the agents to ask. The worker decodes the frame into a replica of the
+simulation, asks the agents one after the other, and returns what the main process needs to know:
+orders and listed values, the states of the agents' generators, names of lost attributes, or the
+record of a failure. No exception that a user's code raises leaves :func:`run_chunk`, so none of
+them can break the pool.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import os
+import pickle
+import threading
+from collections.abc import Callable, Mapping
+from itertools import compress
+from multiprocessing.reduction import ForkingPickler
+from operator import is_, not_
+from typing import Any, NamedTuple
+
+from pams.order import LIMIT_ORDER, MARKET_ORDER
+
+from ._core import RandomStatePacker, changed_attributes
+from .failures import Failure, FailureKind, record_failure
+from .simulation_objects import select_numbered, simulation_objects
+from .snapshot import Decoder, Encoder, ForeignReferenceError, library_reducers
+from .synced import UNLISTABLE, take_values
+from .transport import Frame
+
+# Objects that are the process's own on either side instead of being copied.
+CONSTANTS = (LIMIT_ORDER, MARKET_ORDER)
+
+# Immutable, so never simulation objects, even if an agent puts one where such an object belongs.
+_ATOMIC_TYPES = frozenset({type(None), bool, int, float, complex, str, bytes, tuple, frozenset})
+
+_NO_NAMES: tuple[str, ...] = ()
+
+
+class Initialization:
+    """What a worker does once, before its first task.
+
+    Args:
+        token: bytes that only one runner uses.
+        preparation: pairs of an importable function and its arguments, called in this order
+            before the initializer and its arguments are even unpickled.
+        function: the user's initializer, if any.
+        args: its arguments.
+
+    Being pickled while a worker is spawned, it keeps the function and the arguments as bytes and
+    unpickles them when it runs. They are pickled at that moment, so they may contain what can
+    only be inherited, e.g. a :class:`multiprocessing.Lock`.
+    """
+
+    __slots__ = ("_call", "_pickled", "preparation", "token")
+
+    def __init__(
+        self,
+        token: bytes,
+        preparation: tuple[tuple[Callable[..., object], tuple[Any, ...]], ...],
+        function: Callable[..., object] | None,
+        args: tuple[Any, ...],
+    ) -> None:
+        self.token = token
+        self.preparation = preparation
+        self._call = (function, args)
+        self._pickled: bytes | None = None
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        pickled = self._pickled
+        if pickled is None:
+            pickled = bytes(ForkingPickler.dumps(self._call))
+        return _rebuild_initialization, (self.token, self.preparation, pickled)
+
+    @property
+    def is_local(self) -> bool:
+        """Whether this is the object that the runner made, not a copy that was sent."""
+        return self._pickled is None
+
+    def attempt(self) -> Failure | None:
+        """Run it; return the record of a failure, whatever it was."""
+        try:
+            for function, args in self.preparation:
+                function(*args)
+            call = self._call if self._pickled is None else pickle.loads(self._pickled)
+            initializer, initargs = call
+            if initializer is not None:
+                initializer(*initargs)
+        except BaseException as error:
+            return record_failure(FailureKind.INITIALIZER, error)
+        return None
+
+
+def _rebuild_initialization(
+    token: bytes,
+    preparation: tuple[tuple[Callable[..., object], tuple[Any, ...]], ...],
+    pickled: bytes,
+) -> Initialization:
+    initialization = Initialization(token, preparation, None, ())
+    initialization._pickled = pickled
+    return initialization
+
+
+# Outcome of the initializations of this process by (process id, token): a forked child inherits
+# the dict, but not what its entries say. Threads that are workers keep their own.
+_outcomes: dict[tuple[int, bytes], Failure | None] = {}
+_outcomes_lock = threading.Lock()
+
+
+class _OfThread(threading.local):
+    def __init__(self) -> None:
+        self.outcomes: dict[tuple[int, bytes], Failure | None] = {}
+
+
+_of_thread = _OfThread()
+
+
+def initialize_process(initialization: Initialization) -> None:
+    """Initializer of a process pool. Never raises: the tasks report what went wrong."""
+    _outcomes[os.getpid(), initialization.token] = initialization.attempt()
+
+
+def _initialize(required: bytes | Initialization) -> Failure | None:
+    """Make sure that this worker is initialized.
+
+    Args:
+        required: token of an initialization that the pool itself has run, or an initialization
+            that the first task of each worker runs.
+
+    Returns:
+        What went wrong.
+    """
+    if isinstance(required, bytes):
+        return _outcomes.get((os.getpid(), required))
+    key = (os.getpid(), required.token)
+    if required.is_local and threading.current_thread() is not threading.main_thread():
+        outcomes = _of_thread.outcomes
+        if key not in outcomes:
+            outcomes[key] = required.attempt()
+        return outcomes[key]
+    with _outcomes_lock:
+        if key not in _outcomes:
+            if required.is_local:
+                # The executor runs tasks right on the main thread of the main process, where
+                # an initializer of workers must not run.
+                thread = threading.Thread(target=initialize_process, args=(required,))
+                thread.start()
+                thread.join()
+            else:
+                initialize_process(required)
+        return _outcomes[key]
+
+
+class Task:
+    """One chunk of a batch. Picklable.
+
+    Args:
+        frame: snapshot of the simulation.
+        agents: numbers of the agents in the snapshot, little-endian ``uint32``.
+        names: names in ``synced_attributes`` by position in the chunk.
+        initialization: what has to be done on the worker first, if anything; see
+            :func:`_initialize`.
+        owns_process: whether the worker is a process that runs nothing but this task.
+    """
+
+    __slots__ = ("agents", "frame", "initialization", "names", "owns_process", "replica")
+
+    def __init__(
+        self,
+        frame: Frame,
+        agents: bytes,
+        names: Mapping[int, tuple[str, ...]],
+        initialization: bytes | Initialization | None,
+        owns_process: bool,
+    ) -> None:
+        self.frame = frame
+        self.agents = agents
+        self.names = names
+        self.initialization = initialization
+        self.owns_process = owns_process
+        self.replica: _Replica | None = None
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Task, (
+            self.frame,
+            self.agents,
+            self.names,
+            self.initialization,
+            self.owns_process,
+        )
+
+
+class Result(NamedTuple):
+    """What a task returns. Picklable without any class of the user's.
+
+    Attributes:
+        states: packed states of the agents' generators.
+        positions: positions in the chunk of the agents that have a root in ``data``.
+        data: snapshot whose roots are tuples of the orders, the state of the generator (a tuple
+            of one item) or ``None`` if ``states`` has it, the names of the listed attributes
+            that exist, and their values. Empty if no agent has a root.
+        lost: pairs of a position in the chunk and the sorted names of attributes whose changes
+            are lost, each name once per class.
+        failure: what went wrong; then everything else is empty.
+    """
+
+    states: bytes = b""
+    positions: tuple[int, ...] = ()
+    data: bytes = b""
+    lost: tuple[tuple[int, tuple[str, ...]], ...] = ()
+    failure: Failure | None = None
+
+
+class _Replica:
+    """Keeps a decoded simulation until the pool drops the task.
+
+    A replica is one large reference cycle. The garbage collector would scan it again and again
+    while it is being built, and freeing it takes as long as decoding it. So the collector is off
+    until the pool drops the task, which is after the result has been sent; what has been created
+    since is then still in the youngest generation, and one collection of that is enough.
+    """
+
+    __slots__ = ("_collector_was_on", "decoder")
+
+    def __init__(self) -> None:
+        self.decoder: Decoder | None = None
+        self._collector_was_on = gc.isenabled()
+        gc.disable()
+
+    def __del__(self) -> None:
+        self.decoder = None
+        gc.collect(0)
+        if self._collector_was_on:
+            gc.enable()
+
+
+def run_chunk(task: Task) -> Result:
+    """Ask the agents of a task.
+
+    Args:
+        task: the task.
+
+    Returns:
+        The result. Exceptions are returned in it.
+    """
+    try:
+        if task.initialization is not None:
+            failure = _initialize(task.initialization)
+            if failure is not None:
+                return Result(failure=failure)
+        if task.owns_process:
+            task.replica = _Replica()
+        with task.frame.open() as data:
+            decoder = Decoder(data, CONSTANTS)
+            agents = decoder.objects(task.agents)
+            offsets = decoder.random_offsets([getattr(agent, "prng", None) for agent in agents])
+            if task.replica is not None:
+                task.replica.decoder = decoder
+            with contextlib.closing(RandomStatePacker(data, offsets)) as packer:
+                return _ask_agents(task, decoder, agents, packer)
+    except BaseException as error:
+        return Result(failure=record_failure(FailureKind.TASK, error))
+
+
+def _ask_agents(
+    task: Task, decoder: Decoder, agents: list[Any], packer: RandomStatePacker
+) -> Result:
+    (simulator, _, markets), numbers = decoder.roots
+    classes = list(map(type, agents))
+    answers: list[_Answer] = []
+    lost: dict[int, list[str]] = {}
+    lost_by_class: set[tuple[type, str]] = set()
+    for position, agent in enumerate(agents):
+        try:
+            names = task.names.get(position, _NO_NAMES)
+            before = dict(agent.__dict__)
+            orders = agent.submit_orders(markets=markets)
+            changed = changed_attributes(before, agent.__dict__)
+            prng = getattr(agent, "prng", None)
+            state = None if packer.add(prng) else _state_of(prng)
+            if names or state is not None or type(orders) is not list or orders:
+                answers.append(_Answer(position, orders, state, *take_values(agent, names)))
+        except BaseException as error:
+            return Result(failure=record_failure(FailureKind.TASK, error, position))
+        for name in changed:
+            if isinstance(name, str) and name not in names and name not in UNLISTABLE:
+                key = (classes[position], name)
+                if key not in lost_by_class:
+                    lost_by_class.add(key)
+                    lost.setdefault(position, []).append(str.__str__(name))
+
+    encoded = _encode(answers, decoder, numbers, simulator) if answers else b""
+    if isinstance(encoded, Failure):
+        return Result(failure=encoded)
+    return Result(
+        states=packer.finish(),
+        positions=tuple(answer.position for answer in answers),
+        data=encoded,
+        lost=tuple((position, tuple(sorted(names))) for position, names in lost.items()),
+    )
+
+
+class _Answer(NamedTuple):
+    """What one agent sends back."""
+
+    position: int
+    orders: Any
+    state: tuple[Any] | None
+    present: tuple[str, ...]
+    values: list[Any]
+
+
+def _encode(
+    answers: list[_Answer], decoder: Decoder, numbers: bytes, simulator: Any
+) -> bytes | Failure:
+    """Encode what the agents send back, all in one snapshot to keep references among it."""
+    sent, is_sent = select_numbered(numbers)
+    known = decoder.objects(sent)
+    foreign = simulation_objects(simulator)
+    if len(foreign) == len(is_sent) and all(map(is_, compress(foreign, is_sent), known)):
+        # The agents have replaced nothing.
+        foreign = list(compress(foreign, map(not_, is_sent)))
+    foreign = [obj for obj in foreign if type(obj) not in _ATOMIC_TYPES]
+    encoder = Encoder((*CONSTANTS, *known), foreign, library_reducers())
+    for answer in answers:
+        try:
+            encoder.add(
+                (answer.orders, answer.state, answer.present, *answer.values),
+                ("orders", "prng_state", "synced_attributes", *answer.present),
+            )
+        except ForeignReferenceError as error:
+            return record_failure(FailureKind.FOREIGN_OBJECT, error, answer.position)
+        except Exception as error:
+            return record_failure(FailureKind.RESULTS, error, answer.position)
+    data = encoder.finish()
+    assert data is not None  # only an encoder with a sink returns None
+    return data
+
+
+def _state_of(prng: Any) -> tuple[Any] | None:
+    if prng is None:
+        return None
+    try:
+        return (prng.getstate(),)
+    except NotImplementedError:  # e.g. random.SystemRandom, which has no state
+        return None
