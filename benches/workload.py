@@ -1,0 +1,164 @@
+"""The workload that the figures are measured on.
+
+It follows ParallelMain of Plham (Torii et al. 2017): nine spot markets and an index over them,
+the same number of FCN agents on each of the ten, of which each submits an order with
+probability 0.1 when it is asked, and 100 arbitrage agents over all markets. Agents are "light",
+or price an option by "n x m" Monte Carlo paths and steps first.
+"""
+
+from __future__ import annotations
+
+import random
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from pams.logs import Logger
+from pams.runners import SequentialRunner
+from pams_parallel.examples import OptionPricingAgent
+
+if TYPE_CHECKING:
+    from pams.simulator import Simulator
+
+N_MARKETS = 10
+N_ARBITRAGEURS = 100
+SEED = 1
+
+
+class Workload(NamedTuple):
+    """What to simulate.
+
+    Attributes:
+        n_agents: number of FCN agents in all, a multiple of ten.
+        paths: Monte Carlo paths per agent and step; 0 for light agents.
+        path_steps: steps of a path.
+        history: steps in which ten agents submit and the arbitrage agents are not asked. They
+            fill the markets' histories before the measured steps.
+        steps: measured steps, in which every agent is asked.
+        workers: number of worker processes.
+    """
+
+    n_agents: int
+    paths: int = 0
+    path_steps: int = 0
+    history: int = 0
+    steps: int = 1
+    workers: int = 2
+
+    def config(self) -> dict[str, Any]:
+        """Settings for a runner."""
+        agents_per_market, rest = divmod(self.n_agents, N_MARKETS)
+        if rest:
+            raise ValueError(f"the number of agents must be a multiple of {N_MARKETS}")
+        spots = [f"Spot-{i}" for i in range(N_MARKETS - 1)]
+        markets = [*spots, "Index"]
+        session = {
+            "withOrderPlacement": True,
+            "withOrderExecution": True,
+            "withPrint": False,
+            "maxHighFrequencyOrders": 1,
+        }
+        sessions = [
+            {
+                **session,
+                "sessionName": "history",
+                "iterationSteps": self.history,
+                "maxNormalOrders": 10,
+                "highFrequencySubmitRate": 0.0,
+            },
+            {
+                **session,
+                "sessionName": "measured",
+                "iterationSteps": self.steps,
+                "maxNormalOrders": 1_000_000,
+            },
+        ]
+        agent = {
+            "class": "OptionPricingAgent",
+            "numAgents": agents_per_market,
+            "assetVolume": 50,
+            "cashAmount": 10000,
+            "fundamentalWeight": {"expon": [1.0]},
+            "chartWeight": {"expon": [0.0]},
+            "noiseWeight": {"expon": [1.0]},
+            "noiseScale": 0.001,
+            "timeWindowSize": [100, 200],
+            "orderMargin": [0.0, 0.1],
+            "orderRate": 0.1,
+            "optionPaths": self.paths,
+            "optionSteps": self.path_steps,
+        }
+        market = {
+            "class": "Market",
+            "tickSize": 1e-5,
+            "marketPrice": 300.0,
+            "outstandingShares": 25000,
+        }
+        arbitrageurs = {
+            "class": "ArbitrageAgent",
+            "numAgents": N_ARBITRAGEURS,
+            "markets": markets,
+            "assetVolume": 50,
+            "cashAmount": 150000,
+            "orderVolume": 1,
+            "orderThresholdPrice": 1.0,
+        }
+        return {
+            "simulation": {
+                "markets": markets,
+                "agents": [*(f"Agents-{name}" for name in markets), "Arbitrageurs"],
+                "sessions": sessions[0 if self.history else 1 :],
+                "numParallel": self.workers,
+            },
+            **dict.fromkeys(spots, market),
+            "Index": {**market, "class": "IndexMarket", "markets": spots},
+            **{f"Agents-{name}": {**agent, "markets": [name]} for name in spots},
+            "Agents-Index": {**agent, "markets": ["Index"], "fundamentalWeight": 0.5},
+            "Arbitrageurs": arbitrageurs,
+        }
+
+    def runner(self, runner_class: type[SequentialRunner]) -> SequentialRunner:
+        """A runner that has been set up."""
+        prng = random.Random(SEED)
+        runner = runner_class(self.config(), prng=prng, logger=RowLogger())
+        runner.class_register(OptionPricingAgent)
+        runner._setup()
+        return runner
+
+
+class RowLogger(Logger):
+    """Keeps one row per order and execution, which travel with the simulation."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.rows: list[tuple[Any, ...]] = []
+
+    def process_order_log(self, log: Any) -> None:
+        self.rows.append((log.time, log.market_id, log.agent_id, log.is_buy, log.price))
+
+    def process_execution_log(self, log: Any) -> None:
+        self.rows.append((log.time, log.market_id, log.buy_agent_id, log.sell_agent_id, log.price))
+
+
+def run_history(runner: SequentialRunner) -> None:
+    """Run the first session, without workers whatever the runner, and enter the second one."""
+    simulator = runner.simulator
+    simulator._update_times_on_markets(simulator.markets)
+    *history, measured = simulator.sessions
+    collect = partial(SequentialRunner._collect_orders_from_normal_agents, runner)
+    runner._collect_orders_from_normal_agents = collect
+    try:
+        for session in history:
+            simulator.current_session = session
+            runner._iterate_market_updates(session)
+    finally:
+        del runner._collect_orders_from_normal_agents
+    if runner.logger is not None:
+        runner.logger._process()
+    simulator.current_session = measured
+
+
+def simulator_with_history(n_agents: int, history: int) -> Simulator:
+    """The simulation as a batch of the first measured step finds it."""
+    runner = Workload(n_agents, history=history).runner(SequentialRunner)
+    run_history(runner)
+    return runner.simulator
