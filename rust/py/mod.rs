@@ -6,7 +6,6 @@ mod byte_buffer;
 pub mod decoder;
 pub mod encoder;
 pub mod errors;
-mod fields;
 pub mod functions;
 mod late;
 mod numbers;

@@ -10,7 +10,6 @@ use pyo3::types::{PyDict, PyFrozenSet, PyIterator, PyList, PyTuple};
 use super::frames::{Frame, Reduction, Stage, Target, Written};
 use super::values::is_common_key;
 use super::{Encoder, Known, EXPECTED_OBJECTS};
-use crate::py::fields::list_item;
 use crate::py::prefetch::{prefetch, DISTANCE};
 use crate::py::types::hash_is_settled;
 use crate::wire::{op, Write};
@@ -52,7 +51,10 @@ impl Encoder {
                     if index + DISTANCE < list.len() {
                         // SAFETY: the index is below the length.
                         prefetch(unsafe {
-                            list_item(list.as_ptr(), (index + DISTANCE) as ffi::Py_ssize_t)
+                            ffi::PyList_GetItem(
+                                list.as_ptr(),
+                                (index + DISTANCE) as ffi::Py_ssize_t,
+                            )
                         });
                     }
                     let run = self.floats(list, index);
@@ -64,7 +66,7 @@ impl Encoder {
                     // SAFETY: the index is below the length; the item is used before any Python
                     // code runs.
                     let quick = unsafe {
-                        let item = list_item(list.as_ptr(), index as ffi::Py_ssize_t);
+                        let item = ffi::PyList_GetItem(list.as_ptr(), index as ffi::Py_ssize_t);
                         self.quick(Borrowed::from_ptr(py, item))
                     };
                     if !quick && self.value(py, &list.get_item(index)?)? == Written::Pending {

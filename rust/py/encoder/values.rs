@@ -9,7 +9,6 @@ use pyo3::types::{
 use super::frames::{dict_frame, Frame, Target, Written};
 use super::{Encoder, Known};
 use crate::py::errors::ForeignReferenceError;
-use crate::py::fields::{float_value, list_item, tuple_item};
 use crate::py::output::big_int_bytes;
 use crate::py::prefetch::{prefetch, DISTANCE};
 use crate::wire::{op, Write};
@@ -60,7 +59,7 @@ impl Encoder {
         let buffer = &mut self.output.buffer;
         if class == &raw mut ffi::PyFloat_Type {
             // SAFETY: `obj` is an exact float.
-            let value = unsafe { float_value(obj.as_ptr()) };
+            let value = unsafe { ffi::PyFloat_AsDouble(obj.as_ptr()) };
             let mut instruction = [op::FLOAT; 9];
             instruction[1..].copy_from_slice(&value.to_le_bytes());
             buffer.put_bytes(&instruction);
@@ -101,7 +100,7 @@ impl Encoder {
         let len = list.len();
         let is_float = |index: usize| {
             // SAFETY: the index is below the length, and no Python code runs meanwhile.
-            let item = unsafe { list_item(list.as_ptr(), index as ffi::Py_ssize_t) };
+            let item = unsafe { ffi::PyList_GetItem(list.as_ptr(), index as ffi::Py_ssize_t) };
             // SAFETY: a list item is a live object.
             (unsafe { ffi::Py_TYPE(item) } == &raw mut ffi::PyFloat_Type).then_some(item)
         };
@@ -114,7 +113,7 @@ impl Encoder {
         self.put(op::FLOATS, run as u64);
         for item in (start..start + run).map_while(is_float) {
             // SAFETY: `item` is an exact float.
-            let value = unsafe { float_value(item) };
+            let value = unsafe { ffi::PyFloat_AsDouble(item) };
             self.output.buffer.put_bytes(&value.to_le_bytes());
         }
         run
@@ -197,12 +196,12 @@ impl Encoder {
         let len = tuple.len();
         for index in 0..len.min(MAX_PREFETCHED) {
             // SAFETY: the index is below the length.
-            prefetch(unsafe { tuple_item(tuple.as_ptr(), index as ffi::Py_ssize_t) });
+            prefetch(unsafe { ffi::PyTuple_GetItem(tuple.as_ptr(), index as ffi::Py_ssize_t) });
         }
         for index in 0..len {
             // SAFETY: the index is below the length, and a tuple's items stay.
             let quick = unsafe {
-                let item = tuple_item(tuple.as_ptr(), index as ffi::Py_ssize_t);
+                let item = ffi::PyTuple_GetItem(tuple.as_ptr(), index as ffi::Py_ssize_t);
                 self.quick(Borrowed::from_ptr(tuple.py(), item))
             };
             if !quick {
@@ -219,11 +218,11 @@ impl Encoder {
             if index + DISTANCE < len {
                 // SAFETY: the index is below the length.
                 prefetch(unsafe {
-                    list_item(list.as_ptr(), (index + DISTANCE) as ffi::Py_ssize_t)
+                    ffi::PyList_GetItem(list.as_ptr(), (index + DISTANCE) as ffi::Py_ssize_t)
                 });
             }
             // SAFETY: the index is below the length, and no Python code runs meanwhile.
-            let item = unsafe { list_item(list.as_ptr(), index as ffi::Py_ssize_t) };
+            let item = unsafe { ffi::PyList_GetItem(list.as_ptr(), index as ffi::Py_ssize_t) };
             // SAFETY: a list item is a live object.
             is_atom(&*unsafe { Borrowed::from_ptr(list.py(), item) })
         });
