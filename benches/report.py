@@ -1,6 +1,6 @@
 """Measure every bar, and print a table: bar, measured, verdict.
 
-``python benches/report.py`` takes about ten minutes and exits with 1 if a bar is missed;
+``python benches/report.py`` takes about five minutes and exits with 1 if a bar is missed;
 ``--smoke`` shows only that it works.
 """
 

@@ -20,7 +20,7 @@ pub enum DecodeError {
     #[error("damaged snapshot: {what} at offset {at}")]
     Malformed { what: &'static str, at: usize },
     #[error("the snapshot refers to external object {index}, but {given} were given")]
-    External { index: u64, given: usize },
+    External { index: u32, given: usize },
 }
 
 pub type Result<T> = std::result::Result<T, DecodeError>;

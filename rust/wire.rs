@@ -1,7 +1,7 @@
 //! The snapshot format: instruction codes, header, and reading and writing of their operands.
 //!
 //! A snapshot is a 24-byte header and a stream of instructions for a stack machine. Operands
-//! are LEB128 numbers, little-endian words or counted bytes. Instructions marked (n) give the
+//! are little-endian words, LEB128 counts or counted bytes. Instructions marked (n) give the
 //! object they make the next number.
 //!
 //! Header: magic, format version (`u16`), zero (`u16`), length of the stream (`u64`), count of
@@ -21,8 +21,10 @@ pub mod op {
     pub const NONE: u8 = 0x01;
     pub const TRUE: u8 = 0x02;
     pub const FALSE: u8 = 0x03;
-    /// Zigzag number: a 64-bit integer.
+    /// 8 bytes: a signed integer.
     pub const INT: u8 = 0x04;
+    /// 4 bytes: a signed integer.
+    pub const INT_32: u8 = 0x0e;
     /// Counted bytes: two's complement, little endian.
     pub const BIG_INT: u8 = 0x05;
     /// 8 bytes.
@@ -37,9 +39,9 @@ pub mod op {
     pub const BYTES: u8 = 0x0a;
     /// (n) Counted bytes.
     pub const BYTEARRAY: u8 = 0x0b;
-    /// Number of an object met before.
+    /// 4 bytes: number of an object met before.
     pub const REF: u8 = 0x0c;
-    /// Index of an external object.
+    /// 4 bytes: index of an external object.
     pub const EXTERNAL: u8 = 0x0d;
 
     /// (n) An empty list.
@@ -69,9 +71,9 @@ pub mod op {
     /// Count, then counted UTF-8 each: pops a class and gives it and these attribute names
     /// the next shape number.
     pub const SHAPE: u8 = 0x20;
-    /// (n) Shape number: an instance of its class without attributes.
+    /// (n) 4 bytes, a shape number: an instance of its class without attributes.
     pub const NEW: u8 = 0x21;
-    /// Shape number: pops a value per name and sets them on the object below.
+    /// 4 bytes, a shape number: pops a value per name and sets them on the object below.
     pub const FILL: u8 = 0x22;
     /// Count: pops so many name-value pairs and sets them in the `__dict__` of the object below.
     pub const ATTRIBUTES: u8 = 0x23;
@@ -164,6 +166,52 @@ pub fn open(data: &[u8]) -> Result<(Header, &[u8])> {
     Ok((header, stream))
 }
 
+/// A code and an operand of at most 8 bytes, assembled to be written in one go.
+#[derive(Clone, Copy)]
+pub struct Short {
+    word: u128,
+    len: usize,
+}
+
+impl Short {
+    /// Bytes that [`Short::bytes`] gives, of which [`Short::used`] count.
+    pub const SIZE: usize = 16;
+
+    #[inline]
+    pub fn code(code: u8) -> Self {
+        Short {
+            word: u128::from(code),
+            len: 1,
+        }
+    }
+
+    #[inline]
+    pub fn with_u32(code: u8, operand: u32) -> Self {
+        Short {
+            word: u128::from(code) | u128::from(operand) << 8,
+            len: 5,
+        }
+    }
+
+    #[inline]
+    pub fn with_u64(code: u8, operand: u64) -> Self {
+        Short {
+            word: u128::from(code) | u128::from(operand) << 8,
+            len: 9,
+        }
+    }
+
+    #[inline]
+    pub fn bytes(self) -> [u8; Self::SIZE] {
+        self.word.to_le_bytes()
+    }
+
+    #[inline]
+    pub fn used(self) -> usize {
+        self.len
+    }
+}
+
 /// Appends codes and operands to a byte buffer.
 pub trait Write {
     fn put_bytes(&mut self, bytes: &[u8]);
@@ -180,11 +228,6 @@ pub trait Write {
             value >>= 7;
         }
         self.put_byte(value as u8);
-    }
-
-    #[inline]
-    fn put_zigzag(&mut self, value: i64) {
-        self.put_varint(((value << 1) ^ (value >> 63)) as u64);
     }
 
     /// Length and bytes.
@@ -253,6 +296,11 @@ impl<'a> Reader<'a> {
     }
 
     #[inline]
+    pub fn word(&mut self) -> Result<u32> {
+        Ok(u32::from_le_bytes(self.array()?))
+    }
+
+    #[inline]
     pub fn varint(&mut self) -> Result<u64> {
         let start = self.at;
         let first = self.byte()?;
@@ -273,12 +321,6 @@ impl<'a> Reader<'a> {
             }
             shift += 7;
         }
-    }
-
-    #[inline]
-    pub fn zigzag(&mut self) -> Result<i64> {
-        let value = self.varint()?;
-        Ok((value >> 1) as i64 ^ -((value & 1) as i64))
     }
 
     #[inline]
@@ -356,11 +398,13 @@ mod tests {
         fn operands_survive(number in any::<u64>(), signed in any::<i64>(), bytes in any::<Vec<u8>>()) {
             let mut out = Vec::new();
             out.put_varint(number);
-            out.put_zigzag(signed);
+            let short = Short::with_u64(7, signed as u64);
+            out.put_bytes(&short.bytes()[..short.used()]);
             out.put_counted(&bytes);
             let mut reader = Reader::new(&out);
             prop_assert_eq!(reader.varint().unwrap(), number);
-            prop_assert_eq!(reader.zigzag().unwrap(), signed);
+            prop_assert_eq!(reader.byte().unwrap(), 7);
+            prop_assert_eq!(i64::from_le_bytes(reader.array().unwrap()), signed);
             prop_assert_eq!(reader.counted().unwrap(), &bytes[..]);
             prop_assert_eq!(reader.remaining(), 0);
         }
@@ -369,7 +413,7 @@ mod tests {
         fn arbitrary_bytes_never_panic(data in any::<Vec<u8>>()) {
             let _ = open(&data);
             let mut reader = Reader::new(&data);
-            while reader.counted().is_ok() && reader.zigzag().is_ok() {}
+            while reader.counted().is_ok() && reader.array::<4>().is_ok() {}
         }
     }
 }

@@ -5,7 +5,7 @@ use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 
-use crate::wire::Write;
+use crate::wire::{Short, Write};
 
 extern "C" {
     // In the limited API, but PyO3 leaves it out there.
@@ -59,6 +59,24 @@ impl ByteBuffer {
         }
         // SAFETY: as for `as_slice`; nobody else has the object.
         unsafe { std::slice::from_raw_parts_mut(self.data, self.len) }
+    }
+
+    /// Appends a short instruction.
+    #[inline]
+    pub fn put_short(&mut self, short: Short) {
+        if self.capacity - self.len < Short::SIZE {
+            self.grow(Short::SIZE);
+            if self.exhausted {
+                return;
+            }
+        }
+        // SAFETY: there is room for all of the short's bytes; only `short.used()` of them count.
+        unsafe {
+            self.data
+                .add(self.len)
+                .copy_from_nonoverlapping(short.bytes().as_ptr(), Short::SIZE);
+        }
+        self.len += short.used();
     }
 
     /// Forgets the bytes and keeps the memory.

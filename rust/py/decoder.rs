@@ -232,8 +232,12 @@ impl<'py> Machine<'py, '_> {
                 op::TRUE => self.push_bool(true)?,
                 op::FALSE => self.push_bool(false)?,
                 op::INT => {
-                    let value = self.reader.zigzag()?;
+                    let value = i64::from_le_bytes(self.reader.array()?);
                     self.push_int(value)?;
+                }
+                op::INT_32 => {
+                    let value = i32::from_le_bytes(self.reader.array()?);
+                    self.push_int(i64::from(value))?;
                 }
                 op::BIG_INT => self.big_int()?,
                 op::FLOAT => {
@@ -258,17 +262,15 @@ impl<'py> Machine<'py, '_> {
                     self.push_new(bytes.into_any().unbind())?;
                 }
                 op::REF => {
-                    let number = self.reader.varint()?;
-                    let found = usize::try_from(number).ok();
-                    let found = found.and_then(|number| self.decoded.objects.get(number));
+                    let number = self.reader.word()?;
+                    let found = self.decoded.objects.get(number as usize);
                     let found = found.map(|obj| obj.clone_ref(self.py));
                     let obj = found.ok_or_else(|| self.malformed("a number without an object"))?;
                     self.push(obj)?;
                 }
                 op::EXTERNAL => {
-                    let index = self.reader.varint()?;
-                    let found = usize::try_from(index).ok();
-                    let found = found.and_then(|index| self.externals.get(index));
+                    let index = self.reader.word()?;
+                    let found = self.externals.get(index as usize);
                     let obj = found.ok_or(DecodeError::External {
                         index,
                         given: self.externals.len(),
@@ -316,7 +318,7 @@ impl<'py> Machine<'py, '_> {
                 }
                 op::SHAPE => self.define_shape()?,
                 op::NEW => {
-                    let number = self.reader.varint()?;
+                    let number = self.reader.word()?;
                     let py = self.py;
                     let shape = self.shape_at(number)?;
                     let class = shape.class.bind(py);
@@ -541,12 +543,10 @@ impl<'py> Machine<'py, '_> {
         Ok(())
     }
 
-    fn shape_at(&mut self, number: u64) -> PyResult<&Shape> {
-        let found = usize::try_from(number).ok();
+    fn shape_at(&mut self, number: u32) -> PyResult<&Shape> {
         let error = self.malformed("an unknown shape");
         let epoch = self.epoch;
-        let shape = found.and_then(|number| self.shapes.get_mut(number));
-        let shape = shape.ok_or(error)?;
+        let shape = self.shapes.get_mut(number as usize).ok_or(error)?;
         if shape.epoch != epoch {
             shape.is_plain = is_plain(shape.class.bind(self.py))?;
             shape.epoch = epoch;
@@ -555,7 +555,7 @@ impl<'py> Machine<'py, '_> {
     }
 
     fn fill(&mut self) -> PyResult<()> {
-        let number = self.reader.varint()?;
+        let number = self.reader.word()?;
         self.shape_at(number)?;
         let shape = &self.shapes[number as usize];
         let count = shape.names.len();

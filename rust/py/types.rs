@@ -34,7 +34,7 @@ pub struct PlainPlan {
 
 /// A sequence of attribute names and its number in the snapshot.
 pub struct Shape {
-    pub number: u64,
+    pub number: u32,
     pub names: Vec<Py<PyAny>>,
 }
 

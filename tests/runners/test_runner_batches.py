@@ -11,6 +11,7 @@ from pams_parallel import MultiProcessAgentParallelRunner
 from runner_support import scripts
 from runner_support.comparison import outcome
 from runner_support.executors import InlineExecutor
+from runner_support.runner_classes import with_executor
 from runner_support.scenarios import InOrder, build, collect, give_scripts, scripted_settings
 
 if TYPE_CHECKING:
@@ -130,14 +131,11 @@ def test_ten_agents_on_three_workers(scripted: Any) -> None:
     assert runner.chunks == [[[0, 1, 2, 3], [4, 5, 6], [7, 8, 9]]]
 
 
-class CountingInlineRunner(MultiProcessAgentParallelRunner):
-    def _create_executor(self) -> InlineExecutor:
-        return InlineExecutor()
-
-
 @pytest.mark.parametrize(("number", "workers", "tasks"), [(10, 3, 3), (2, 3, 2), (5, 1, 1)])
 def test_a_chunk_is_one_task(scripted: Any, number: int, workers: int, tasks: int) -> None:
-    runner = scripted([scripts.draw] * number, runner_class=CountingInlineRunner, workers=workers)
+    runner = scripted(
+        [scripts.draw] * number, runner_class=with_executor(InlineExecutor), workers=workers
+    )
     collect(runner)
     assert runner.executor.submitted == tasks
 

@@ -6,19 +6,14 @@ import warnings
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from pams_parallel import MultiProcessAgentParallelRunner
 from runner_support import copying, initializers
+from runner_support.runner_classes import with_initializer
 from runner_support.scenarios import collect
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    pass
 
 START_METHODS = ("fork", "spawn", "forkserver")
-
-
-class WithModel(MultiProcessAgentParallelRunner):
-    def _get_worker_initializer(self) -> Callable[..., None]:
-        return initializers.load_model
 
 
 @pytest.mark.parametrize("start_method", START_METHODS)
@@ -27,7 +22,7 @@ def test_model_that_getstate_drops_and_setstate_puts_back(scripted: Any, start_m
     runner = scripted(
         [copying.use_model] * 3,
         cls="Restoring",
-        runner_class=WithModel,
+        runner_class=with_initializer(initializers.load_model),
         start_method=start_method,
         workers=2,
         steps=3,

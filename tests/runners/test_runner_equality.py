@@ -16,6 +16,12 @@ from pams_parallel import MultiProcessAgentParallelRunner
 from runner_support import initializers, scripts
 from runner_support.comparison import outcome
 from runner_support.executors import InlineExecutor
+from runner_support.runner_classes import (
+    OneAgentPerChunk,
+    OneChunk,
+    with_executor,
+    with_initializer,
+)
 from runner_support.scenarios import (
     CLASSES,
     KINDS,
@@ -28,20 +34,12 @@ from runner_support.scenarios import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from pathlib import Path
 
 START_METHODS = ("fork", "spawn", "forkserver")
 
 
-class WithModel(MultiProcessAgentParallelRunner):
-    """Loads the model of ``ModelTrader`` once per worker."""
-
-    def _get_worker_initializer(self) -> Callable[..., None]:
-        return initializers.load_model
-
-
-RUNNER_CLASSES = {"ModelTrader": WithModel}
+RUNNER_CLASSES = {"ModelTrader": with_initializer(initializers.load_model)}
 SCENARIOS = {**KINDS, **POPULATIONS}
 
 
@@ -118,23 +116,13 @@ class ThreadRunner(MultiProcessAgentParallelRunner):
     _parallel_pool_provider = ThreadPoolExecutor
 
 
-class OwnThreadRunner(MultiProcessAgentParallelRunner):
-    def _create_executor(self) -> Executor:
-        return ThreadPoolExecutor(max_workers=self.num_parallel)
-
-
 class OwnPoolRunner(MultiProcessAgentParallelRunner):
     def _create_executor(self) -> Executor:
         return ProcessPoolExecutor(self.num_parallel, mp_context=self._get_mp_context())
 
 
-class InlineRunner(MultiProcessAgentParallelRunner):
-    def _create_executor(self) -> Executor:
-        return InlineExecutor()
-
-
 @pytest.mark.parametrize(
-    "runner_class", [ThreadRunner, OwnThreadRunner, OwnPoolRunner, InlineRunner]
+    "runner_class", [ThreadRunner, OwnPoolRunner, with_executor(InlineExecutor)]
 )
 @pytest.mark.parametrize("workers", [1, 3])
 def test_outcome_equals_sequential_with_other_executors(
@@ -144,17 +132,7 @@ def test_outcome_equals_sequential_with_other_executors(
     assert found == sequential_outcome("mixed")
 
 
-class OneTaskPerAgent(MultiProcessAgentParallelRunner):
-    def _split_agents_into_chunks(self, agents: list[Any]) -> list[list[Any]]:
-        return [[agent] for agent in agents]
-
-
-class OneTaskPerBatch(MultiProcessAgentParallelRunner):
-    def _split_agents_into_chunks(self, agents: list[Any]) -> list[list[Any]]:
-        return [[], list(agents), []]
-
-
-@pytest.mark.parametrize("runner_class", [OneTaskPerAgent, OneTaskPerBatch])
+@pytest.mark.parametrize("runner_class", [OneAgentPerChunk, OneChunk])
 def test_outcome_does_not_depend_on_the_chunks(
     runner_class: type[MultiProcessAgentParallelRunner],
 ) -> None:
@@ -211,8 +189,8 @@ def shared_prng_outcome(runner_class: type[Any], quota: int, **keys: Any) -> dic
         (MultiProcessAgentParallelRunner, 1000, 1),
         (MultiProcessAgentParallelRunner, 2, 1),
         (MultiProcessAgentParallelRunner, 1, 3),
-        (OneTaskPerBatch, 1000, 3),
-        (OneTaskPerBatch, 2, 2),
+        (OneChunk, 1000, 3),
+        (OneChunk, 2, 2),
     ],
 )
 @pytest.mark.filterwarnings("ignore:.*is experimental", "ignore:.*maximum number of parallel")

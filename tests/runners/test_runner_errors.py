@@ -7,7 +7,6 @@ import pickle
 import sys
 import threading
 import time
-import traceback
 from concurrent.futures import Executor, ThreadPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from typing import TYPE_CHECKING, Any
@@ -17,6 +16,8 @@ from pams.runners import SequentialRunner
 from pams_parallel import MultiProcessAgentParallelRunner
 from runner_support import misbehaviour, scripts
 from runner_support.executors import InlineExecutor
+from runner_support.misbehaviour import traceback_text
+from runner_support.runner_classes import OneAgentPerChunk, with_executor
 from runner_support.scenarios import InOrder, build, collect, give_scripts, scripted_settings
 
 if TYPE_CHECKING:
@@ -25,11 +26,6 @@ if TYPE_CHECKING:
 
 # Far beyond what anything takes here, and far below the 600 seconds that agents sleep.
 PATIENCE = 120.0
-
-
-def chain(error: BaseException) -> str:
-    """The whole traceback as Python would print it, causes included."""
-    return "".join(traceback.format_exception(type(error), error, error.__traceback__))
 
 
 def states(runner: Any) -> list[Any]:
@@ -46,6 +42,11 @@ def run_and_catch(runner: Any, expected: type[BaseException]) -> BaseException:
     assert len(runner.simulator.markets[0].buy_order_book) == 0
     assert not isinstance(caught.value, BrokenProcessPool)
     return caught.value
+
+
+def forked_and_spawned(cases: list[Any], spawned: int) -> list[Any]:
+    """All cases with forked workers, and the first ones with spawned workers as well."""
+    return [("fork", *case) for case in cases] + [("spawn", *case) for case in cases[:spawned]]
 
 
 # ---------------------------------------------------------------- agents that raise
@@ -68,8 +69,9 @@ SURVIVING = [
 ]
 
 
-@pytest.mark.parametrize("start_method", ["fork", "spawn"])
-@pytest.mark.parametrize(("script", "expected", "args"), SURVIVING)
+@pytest.mark.parametrize(
+    ("start_method", "script", "expected", "args"), forked_and_spawned(SURVIVING, spawned=2)
+)
 def test_exception_of_an_agent(
     scripted: Any,
     script: Callable[..., Any],
@@ -107,14 +109,11 @@ def test_exceptions_with_state_of_their_own(scripted: Any) -> None:
     "executor", [InlineExecutor, lambda: ThreadPoolExecutor(2)], ids=["inline", "threads"]
 )
 def test_exception_with_other_executors(scripted: Any, executor: Callable[[], Executor]) -> None:
-    class Own(MultiProcessAgentParallelRunner):
-        def _create_executor(self) -> Executor:
-            return executor()
-
-    runner = scripted([scripts.buy, misbehaviour.raise_detailed], runner_class=Own, workers=2)
+    cls = with_executor(executor)
+    runner = scripted([scripts.buy, misbehaviour.raise_detailed], runner_class=cls, workers=2)
     error = run_and_catch(runner, misbehaviour.DetailedError)
     assert error.detail["agent"] == 1  # type: ignore[attr-defined]
-    assert "in raise_detailed" in chain(error)
+    assert "in raise_detailed" in traceback_text(error)
 
 
 def test_remote_traceback_shows_the_whole_chain(scripted: Any) -> None:
@@ -154,19 +153,20 @@ def test_exception_group(scripted: Any) -> None:
     assert "KeyError: 'k'" in str(error.__cause__)
 
 
-@pytest.mark.parametrize("start_method", ["fork", "spawn"])
+UNABLE_TO_TRAVEL = [
+    (misbehaviour.raise_needs_two_arguments, "NeedsTwoArguments", "this and that"),
+    (misbehaviour.raise_keyword_only, "KeywordOnly", "because of rain"),
+    (misbehaviour.raise_lock, "HoldsLock", "locked in"),
+    (misbehaviour.raise_lock_in_attribute, "DetailedError", "locked in"),
+    (misbehaviour.raise_rebuild_fails, "RebuildFails", "fragile"),
+    (misbehaviour.raise_becomes_text, "BecomesText", "was an exception"),
+    (misbehaviour.raise_local_class, "LocalError", "known nowhere else"),
+    (misbehaviour.raise_fails_in_text, "FailsInText", ""),
+]
+
+
 @pytest.mark.parametrize(
-    ("script", "name", "message"),
-    [
-        (misbehaviour.raise_needs_two_arguments, "NeedsTwoArguments", "this and that"),
-        (misbehaviour.raise_keyword_only, "KeywordOnly", "because of rain"),
-        (misbehaviour.raise_lock, "HoldsLock", "locked in"),
-        (misbehaviour.raise_lock_in_attribute, "DetailedError", "locked in"),
-        (misbehaviour.raise_rebuild_fails, "RebuildFails", "fragile"),
-        (misbehaviour.raise_becomes_text, "BecomesText", "was an exception"),
-        (misbehaviour.raise_local_class, "LocalError", "known nowhere else"),
-        (misbehaviour.raise_fails_in_text, "FailsInText", ""),
-    ],
+    ("start_method", "script", "name", "message"), forked_and_spawned(UNABLE_TO_TRAVEL, spawned=3)
 )
 def test_exception_that_cannot_travel(
     scripted: Any, script: Callable[..., Any], name: str, message: str, start_method: str
@@ -176,7 +176,7 @@ def test_exception_that_cannot_travel(
     assert type(error) is RuntimeError
     assert name in str(error)
     assert message in str(error)
-    text = chain(error)
+    text = traceback_text(error)
     assert f"in {script.__name__}" in text
     assert "in submit_orders" in text
     assert name in text
@@ -215,12 +215,7 @@ def test_agents_of_earlier_batches_keep_their_changes(scripted: Any) -> None:
 
 
 def test_of_several_failures_that_of_the_earliest_asked_agent_wins(scripted: Any) -> None:
-    class Inline(MultiProcessAgentParallelRunner):
-        """All failures are known when the tasks have been submitted."""
-
-        def _create_executor(self) -> Executor:
-            return InlineExecutor()
-
+    # All failures are known when the tasks have been submitted.
     runner = scripted(
         [
             scripts.buy,
@@ -228,7 +223,7 @@ def test_of_several_failures_that_of_the_earliest_asked_agent_wins(scripted: Any
             misbehaviour.raise_value_error,
             misbehaviour.raise_detailed,
         ],
-        runner_class=Inline,
+        runner_class=with_executor(InlineExecutor),
         workers=4,
     )
     run_and_catch(runner, KeyError)
@@ -262,13 +257,9 @@ def test_failure_is_raised_without_waiting_for_other_tasks(
 
 
 def test_tasks_not_begun_are_cancelled(scripted: Any, tmp_path: Path) -> None:
-    class ManyTasks(MultiProcessAgentParallelRunner):
-        def _split_agents_into_chunks(self, agents: list[Any]) -> list[list[Any]]:
-            return [[agent] for agent in agents]
-
     runner = scripted(
         [misbehaviour.raise_value_error, *[misbehaviour.make_marker_and_sleep] * 8],
-        runner_class=ManyTasks,
+        runner_class=OneAgentPerChunk,
         workers=2,
     )
     for agent in runner.simulator.agents:
@@ -280,17 +271,12 @@ def test_tasks_not_begun_are_cancelled(scripted: Any, tmp_path: Path) -> None:
 
 def test_failure_is_raised_without_waiting_for_a_thread(scripted: Any, tmp_path: Path) -> None:
     """A thread cannot be ended, so it may still run when the error has been raised."""
-
-    class Threads(MultiProcessAgentParallelRunner):
-        def _create_executor(self) -> Executor:
-            return ThreadPoolExecutor(2)
-
     runner = scripted(
         [
             misbehaviour.make_marker_and_wait_for_release,
             misbehaviour.raise_lookup_error_after_marker,
         ],
-        runner_class=Threads,
+        runner_class=with_executor(lambda: ThreadPoolExecutor(2)),
         workers=2,
     )
     for agent in runner.simulator.agents:
@@ -318,18 +304,19 @@ def test_worker_that_dies(scripted: Any) -> None:
 # ---------------------------------------------------------------- results that do not pickle
 
 
-@pytest.mark.parametrize("start_method", ["fork", "spawn"])
+UNPICKLABLE = [
+    (misbehaviour.keep_lambda, ("rule",), "lambda"),
+    (misbehaviour.keep_lock, ("count", "items"), "lock"),
+    (misbehaviour.keep_open_file, ("file",), "TextIOWrapper"),
+    (misbehaviour.keep_generator, ("stream",), "generator"),
+    (misbehaviour.return_order_with_lambda, (), "lambda"),
+    (misbehaviour.return_order_with_lambda, ("count",), "lambda"),
+    (misbehaviour.return_own_sequence, (), "lock"),
+]
+
+
 @pytest.mark.parametrize(
-    ("script", "listed", "original"),
-    [
-        (misbehaviour.keep_lambda, ("rule",), "lambda"),
-        (misbehaviour.keep_lock, ("count", "items"), "lock"),
-        (misbehaviour.keep_open_file, ("file",), "TextIOWrapper"),
-        (misbehaviour.keep_generator, ("stream",), "generator"),
-        (misbehaviour.return_order_with_lambda, (), "lambda"),
-        (misbehaviour.return_order_with_lambda, ("count",), "lambda"),
-        (misbehaviour.return_own_sequence, (), "lock"),
-    ],
+    ("start_method", "script", "listed", "original"), forked_and_spawned(UNPICKLABLE, spawned=2)
 )
 def test_results_that_cannot_be_pickled(
     scripted: Any,
@@ -349,9 +336,10 @@ def test_results_that_cannot_be_pickled(
     for name in listed:
         assert repr(name) in str(error)
     assert error.__cause__ is not None
-    assert original in chain(error)
+    assert original in traceback_text(error)
     assert any(
-        f"{kind}: " in chain(error) for kind in ("TypeError", "AttributeError", "PicklingError")
+        f"{kind}: " in traceback_text(error)
+        for kind in ("TypeError", "AttributeError", "PicklingError")
     )
 
 
@@ -363,7 +351,7 @@ def test_results_that_cannot_be_rebuilt(scripted: Any) -> None:
     before = states(runner)
     with pytest.raises(Exception) as caught:  # noqa: PT011
         runner._run()
-    assert "broken on arrival" in chain(caught.value)
+    assert "broken on arrival" in traceback_text(caught.value)
     assert runner.executor is None
     assert states(runner) == before
 
@@ -439,7 +427,7 @@ def test_simulation_that_cannot_be_pickled_in_a_later_batch(scripted: Any) -> No
 def test_agent_that_cannot_be_rebuilt_in_the_worker(scripted: Any, start_method: str) -> None:
     runner = scripted([scripts.buy] * 2, cls="FailingToRebuild", start_method=start_method)
     error = run_and_catch(runner, Exception)
-    assert "this agent cannot be rebuilt" in chain(error)
+    assert "this agent cannot be rebuilt" in traceback_text(error)
 
 
 # ---------------------------------------------------------------- checks on submitted orders

@@ -17,6 +17,7 @@ from pams_parallel import MultiProcessAgentParallelRunner
 from runner_support import initializers, misbehaviour, scripts
 from runner_support.comparison import outcome
 from runner_support.executors import DelegatingExecutor, InlineExecutor, PicklingExecutor
+from runner_support.runner_classes import with_executor, with_initializer
 from runner_support.scenarios import (
     POPULATIONS,
     InOrder,
@@ -32,16 +33,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 REPORTED = ("pid", "thread", "initializations", "initialized_threads")
-
-
-def runner_class_with(
-    make: Callable[[], Executor], base: type[Any] = MultiProcessAgentParallelRunner
-) -> type[Any]:
-    class WithExecutor(base):  # type: ignore[misc]
-        def _create_executor(self) -> Executor:
-            return make()
-
-    return WithExecutor
 
 
 EXECUTORS: dict[str, Callable[[], Executor]] = {
@@ -65,14 +56,14 @@ if sys.version_info >= (3, 11):
 @pytest.mark.parametrize("name", EXECUTORS)
 def test_outcome_equals_sequential(name: str) -> None:
     settings = scripted_settings(4, quota=3, steps=2, cls="OrderKeeper")
-    cls = runner_class_with(EXECUTORS[name])
+    cls = with_executor(EXECUTORS[name])
     found = outcome(run(build(cls, settings, numParallel=2)))
     assert found == outcome(run(build(SequentialRunner, settings)))
 
 
 @pytest.mark.parametrize("name", EXECUTORS)
 def test_errors(scripted: Any, name: str) -> None:
-    cls = runner_class_with(EXECUTORS[name])
+    cls = with_executor(EXECUTORS[name])
     runner = scripted([scripts.buy, misbehaviour.raise_detailed], runner_class=cls, workers=2)
     with pytest.raises(misbehaviour.DetailedError) as caught:
         runner._run()
@@ -89,15 +80,9 @@ def test_errors(scripted: Any, name: str) -> None:
 
 @pytest.mark.parametrize("name", [name for name in EXECUTORS if name not in ("inline", "pickling")])
 def test_initializer_is_called_once_per_worker(scripted: Any, name: str) -> None:
-    class Initialized(runner_class_with(EXECUTORS[name])):  # type: ignore[misc]
-        def _get_worker_initializer(self) -> Callable[..., Any]:
-            return initializers.remember
-
-        def _get_worker_initargs(self) -> tuple[Any, ...]:
-            return ("model",)
-
+    cls = with_initializer(initializers.remember, ("model",), with_executor(EXECUTORS[name]))
     runner = scripted(
-        [scripts.report_initialization] * 4, runner_class=Initialized, steps=2, listed=REPORTED
+        [scripts.report_initialization] * 4, runner_class=cls, steps=2, listed=REPORTED
     )
     runner._run()
     for agent in runner.simulator.agents:
@@ -156,19 +141,11 @@ def test_runners_that_share_a_pool_in_turns(shared_pool: Any) -> None:
 def test_every_runner_on_a_pool_has_its_initializer_called(scripted: Any, shared_pool: Any) -> None:
     """Once per worker, and before the first task of that runner."""
 
-    def initialized(name: str) -> type[Any]:
-        class Initialized(sharing(shared_pool)):  # type: ignore[misc]
-            def _get_worker_initializer(self) -> Callable[..., Any]:
-                return initializers.remember
-
-            def _get_worker_initargs(self) -> tuple[Any, ...]:
-                return (name,)
-
-        return Initialized
-
     runners = [
         scripted(
-            [scripts.report_initialization] * 2, runner_class=initialized(name), listed=REPORTED
+            [scripts.report_initialization] * 2,
+            runner_class=with_initializer(initializers.remember, (name,), sharing(shared_pool)),
+            listed=REPORTED,
         )
         for name in ("first", "second")
     ]
@@ -191,7 +168,7 @@ def test_garbage_collector_of_the_main_process(name: str, collector_on: bool) ->
         if not collector_on:
             gc.disable()
         runner = build(
-            runner_class_with(EXECUTORS[name]), scripted_settings(4, steps=2, cls="OrderKeeper")
+            with_executor(EXECUTORS[name]), scripted_settings(4, steps=2, cls="OrderKeeper")
         )
         run(runner)
         assert gc.isenabled() == collector_on
@@ -257,6 +234,6 @@ def test_quota_and_order_do_not_depend_on_the_executor(scripted: Any) -> None:
     give_scripts(sequential, agent_scripts)
     collect(sequential)
     for make in (InlineExecutor, PicklingExecutor):
-        runner = scripted(agent_scripts, runner_class=runner_class_with(make), quota=2, workers=2)
+        runner = scripted(agent_scripts, runner_class=with_executor(make), quota=2, workers=2)
         collect(runner)
         assert outcome(runner) == outcome(sequential)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import multiprocessing
 import os
 import threading
-import traceback
 from concurrent.futures import Executor, ProcessPoolExecutor, ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
@@ -13,29 +12,14 @@ import pytest
 from pams_parallel import MultiProcessAgentParallelRunner
 from runner_support import initializers, scripts
 from runner_support.executors import InlineExecutor
+from runner_support.misbehaviour import traceback_text
+from runner_support.runner_classes import with_executor, with_initializer
 from runner_support.scenarios import collect
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 REPORTED = ("pid", "thread", "initializations", "initialized_threads")
-
-
-def initialized(
-    initializer: Callable[..., Any],
-    args: tuple[Any, ...] = (),
-    base: type[Any] = MultiProcessAgentParallelRunner,
-) -> type[Any]:
-    """Runner class with a worker initializer."""
-
-    class Initialized(base):  # type: ignore[misc]
-        def _get_worker_initializer(self) -> Callable[..., Any]:
-            return initializer
-
-        def _get_worker_initargs(self) -> tuple[Any, ...]:
-            return args
-
-    return Initialized
 
 
 class OwnPool(MultiProcessAgentParallelRunner):
@@ -45,18 +29,11 @@ class OwnPool(MultiProcessAgentParallelRunner):
         return ProcessPoolExecutor(self.num_parallel, mp_context=self._get_mp_context())
 
 
-class OwnThreads(MultiProcessAgentParallelRunner):
-    def _create_executor(self) -> Executor:
-        return ThreadPoolExecutor(self.num_parallel)
+OwnThreads = with_executor(lambda: ThreadPoolExecutor(2))
 
 
 class ThreadProvider(MultiProcessAgentParallelRunner):
     _parallel_pool_provider = ThreadPoolExecutor
-
-
-class OwnInline(MultiProcessAgentParallelRunner):
-    def _create_executor(self) -> Executor:
-        return InlineExecutor()
 
 
 @pytest.mark.parametrize("base", [MultiProcessAgentParallelRunner, OwnPool])
@@ -66,7 +43,7 @@ def test_once_per_worker_process_before_any_task(
 ) -> None:
     runner = scripted(
         [scripts.report_initialization] * 6,
-        runner_class=initialized(initializers.remember, ("model", 3), base),
+        runner_class=with_initializer(initializers.remember, ("model", 3), base),
         workers=2,
         start_method=start_method,
         steps=4,
@@ -83,7 +60,7 @@ def test_once_per_worker_process_before_any_task(
 def test_once_per_worker_thread_before_its_first_task(scripted: Any, base: type[Any]) -> None:
     runner = scripted(
         [scripts.report_initialization] * 6,
-        runner_class=initialized(initializers.remember_slowly, ("model",), base),
+        runner_class=with_initializer(initializers.remember_slowly, ("model",), base),
         workers=3,
         steps=3,
         listed=REPORTED,
@@ -103,7 +80,7 @@ def test_never_on_the_main_thread(scripted: Any) -> None:
     """An executor that runs its tasks there gets no initializer there."""
     runner = scripted(
         [scripts.buy] * 3,
-        runner_class=initialized(initializers.remember, base=OwnInline),
+        runner_class=with_initializer(initializers.remember, base=with_executor(InlineExecutor)),
         workers=2,
         steps=2,
     )
@@ -113,7 +90,9 @@ def test_never_on_the_main_thread(scripted: Any) -> None:
 
 @pytest.mark.parametrize("base", [MultiProcessAgentParallelRunner, OwnPool, OwnThreads])
 def test_not_called_without_a_task(scripted: Any, base: type[Any]) -> None:
-    runner = scripted([scripts.buy], runner_class=initialized(initializers.remember, base=base))
+    runner = scripted(
+        [scripts.buy], runner_class=with_initializer(initializers.remember, base=base)
+    )
     runner._shutdown_executor()
     assert initializers.STATE.calls == []
 
@@ -146,17 +125,13 @@ def test_lock_in_the_arguments(scripted: Any, start_method: str) -> None:
     lock = multiprocessing.get_context(start_method).Lock()
     runner = scripted(
         [scripts.report_initialization] * 2,
-        runner_class=initialized(initializers.acquire_and_remember, (lock,)),
+        runner_class=with_initializer(initializers.acquire_and_remember, (lock,)),
         start_method=start_method,
         workers=2,
         listed=REPORTED,
     )
     collect(runner)
     assert all(agent.initializations == [()] for agent in runner.simulator.agents)
-
-
-def chain(error: BaseException) -> str:
-    return "".join(traceback.format_exception(type(error), error, error.__traceback__))
 
 
 FAILURES = [
@@ -178,7 +153,7 @@ def test_failing_initializer(
 ) -> None:
     runner = scripted(
         [scripts.buy] * 4,
-        runner_class=initialized(initializer, base=base),
+        runner_class=with_initializer(initializer, base=base),
         workers=2,
         start_method=start_method,
     )
@@ -186,7 +161,7 @@ def test_failing_initializer(
         runner._run()
     assert str(caught.value) == "the worker initializer failed on this worker"
     assert caught.value.__cause__ is not None
-    assert cause in chain(caught.value)
+    assert cause in traceback_text(caught.value)
     assert runner.executor is None
 
 
@@ -195,7 +170,7 @@ def test_failing_initializer_leaves_the_pool_usable(
     scripted: Any, initializer: Callable[..., Any]
 ) -> None:
     """``ProcessPoolExecutor`` itself is broken for good when its initializer raises."""
-    runner = scripted([scripts.buy], runner_class=initialized(initializer))
+    runner = scripted([scripts.buy], runner_class=with_initializer(initializer))
     pool = runner._get_executor()
     assert pool.submit(os.getpid).result(timeout=60) != os.getpid()
     for _ in range(3):  # every task, not only the first one
@@ -211,11 +186,11 @@ def test_failing_initializer_in_a_thread(
     cause: str,
     base: type[Any],
 ) -> None:
-    runner = scripted([scripts.buy] * 2, runner_class=initialized(initializer, base=base))
+    runner = scripted([scripts.buy] * 2, runner_class=with_initializer(initializer, base=base))
     with pytest.raises(RuntimeError) as caught:
         runner._run()
     assert str(caught.value) == "the worker initializer failed on this worker"
-    assert cause in chain(caught.value)
+    assert cause in traceback_text(caught.value)
     assert runner.executor is None
 
 
@@ -226,25 +201,25 @@ def test_arguments_that_cannot_be_unpickled(
 ) -> None:
     runner = scripted(
         [scripts.buy] * 2,
-        runner_class=initialized(initializers.remember, (initializers.RebuildsNever(),), base),
+        runner_class=with_initializer(initializers.remember, (initializers.RebuildsNever(),), base),
         start_method=start_method,
         workers=2,
     )
     with pytest.raises(RuntimeError) as caught:
         runner._run()
     assert str(caught.value) == "the worker initializer failed on this worker"
-    assert "LookupError: arguments cannot be rebuilt" in chain(caught.value)
+    assert "LookupError: arguments cannot be rebuilt" in traceback_text(caught.value)
     assert runner.executor is None
 
 
 def test_initializer_called_with_wrong_arguments(scripted: Any) -> None:
     runner = scripted(
-        [scripts.buy], runner_class=initialized(initializers.fail_with_exception, ("extra",))
+        [scripts.buy], runner_class=with_initializer(initializers.fail_with_exception, ("extra",))
     )
     with pytest.raises(RuntimeError) as caught:
         collect(runner)
     assert str(caught.value) == "the worker initializer failed on this worker"
-    assert "TypeError" in chain(caught.value)
+    assert "TypeError" in traceback_text(caught.value)
 
 
 @pytest.mark.parametrize("start_method", ["fork", "spawn"])
@@ -252,7 +227,7 @@ def test_agents_use_what_the_initializer_keeps(scripted: Any, start_method: str)
     """The model itself refuses to be copied, so it cannot have travelled with an agent."""
     runner = scripted(
         [scripts.use_process_model] * 3,
-        runner_class=initialized(initializers.load_model),
+        runner_class=with_initializer(initializers.load_model),
         start_method=start_method,
         workers=2,
         steps=2,

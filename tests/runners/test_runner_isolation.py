@@ -14,6 +14,7 @@ from pams_parallel import MultiProcessAgentParallelRunner
 from runner_support import observations, vandalism
 from runner_support.comparison import describe
 from runner_support.executors import InlineExecutor, MeddlingExecutor, MeddlingPool
+from runner_support.runner_classes import OneAgentPerChunk, OneChunk, with_executor
 from runner_support.scenarios import (
     InOrder,
     build,
@@ -53,16 +54,6 @@ class Comparing(MultiProcessAgentParallelRunner):
         self.compared += 1
 
 
-class ComparingThreads(Comparing):
-    def _create_executor(self) -> Executor:
-        return ThreadPoolExecutor(1)
-
-
-class ComparingInline(Comparing):
-    def _create_executor(self) -> Executor:
-        return InlineExecutor()
-
-
 def assert_same(found: list[str], expected: list[str]) -> None:
     """As ``==``, but with a short message: the lists have thousands of lines."""
     if found != expected:
@@ -99,10 +90,15 @@ def test_damage_is_not_seen_by_later_tasks(scripted: Any, damage: str, quota: in
     run_vandals(scripted, damage, quota)
 
 
-@pytest.mark.parametrize("runner_class", [Comparing, ComparingThreads, ComparingInline])
 @pytest.mark.filterwarnings("ignore:Changes to attributes not listed")
-def test_all_damage_at_once(scripted: Any, runner_class: type[Any]) -> None:
-    run_vandals(scripted, "everything", 1000, runner_class=runner_class)
+def test_all_damage_at_once(scripted: Any) -> None:
+    run_vandals(scripted, "everything", 1000)
+
+
+@pytest.mark.parametrize("executor", [InlineExecutor, lambda: ThreadPoolExecutor(1)])
+@pytest.mark.filterwarnings("ignore:Changes to attributes not listed")
+def test_all_damage_at_once_with_other_executors(scripted: Any, executor: Any) -> None:
+    run_vandals(scripted, "everything", 1000, runner_class=with_executor(executor, Comparing))
 
 
 @pytest.mark.parametrize("start_method", ["spawn", "forkserver"])
@@ -125,16 +121,6 @@ def test_damage_is_real(scripted: Any) -> None:
         vandalism.ACTIONS[damage](agent)
         assert describe(simulator, vandalism.NOT_DESCRIBED) != before, damage
         runner._shutdown_executor()
-
-
-class OneChunk(MultiProcessAgentParallelRunner):
-    def _split_agents_into_chunks(self, agents: list[Any]) -> list[list[Any]]:
-        return [agents]
-
-
-class OneAgentPerChunk(MultiProcessAgentParallelRunner):
-    def _split_agents_into_chunks(self, agents: list[Any]) -> list[list[Any]]:
-        return [[agent] for agent in agents]
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ import pytest
 from pams_parallel import MultiProcessAgentParallelRunner
 from runner_support import lost_changes, references, scripts
 from runner_support.executors import InlineExecutor
+from runner_support.runner_classes import OneChunk
 from runner_support.scenarios import (
     build,
     collect,
@@ -212,11 +213,6 @@ def test_everything_listed(scripted: Any, messages: Any) -> None:
     agent.temporary = 1
     collect(runner)
     assert messages.take() == []
-
-
-class OneChunk(MultiProcessAgentParallelRunner):
-    def _split_agents_into_chunks(self, agents: list[Any]) -> list[list[Any]]:
-        return [agents]
 
 
 def test_only_an_agents_own_changes_count(scripted: Any, messages: Any) -> None:

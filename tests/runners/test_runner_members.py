@@ -49,7 +49,7 @@ def test_importing_the_package_imports_neither_jax_nor_flax(tmp_path: Path) -> N
     for name in ("jax", "flax"):
         (tmp_path / f"{name}.py").write_text("raise AssertionError('must not be imported')\n")
     code = "import sys, pams_parallel; assert not {'jax', 'flax'} & set(sys.modules)"
-    environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), *sys.path])}
     subprocess.run([sys.executable, "-c", code], check=True, env=environment)
 
 
@@ -278,7 +278,7 @@ def test_workers_persist_during_a_run(scripted: Any) -> None:
     assert [agent.calls_so_far for agent in runner.simulator.agents] == [7, 8]
 
 
-def test_only_normal_agents_are_asked_in_workers(scripted: Any) -> None:
+def test_only_normal_agents_are_asked_in_workers() -> None:
     settings = scripted_settings(2)
     settings["simulation"]["agents"].append("Fast")
     settings["simulation"]["sessions"][0]["highFrequencySubmitRate"] = 1.0

@@ -25,6 +25,7 @@ from pams.order import LIMIT_ORDER, Order
 from {package} import {runner}
 
 warnings.filterwarnings("ignore", message=".*is experimental")
+warnings.filterwarnings("ignore", message=".*use of fork")  # NumPy may have threads
 
 
 class ZeroIntelligence(Agent):

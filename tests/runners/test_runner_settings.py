@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pams.runners
 import pytest
 from pams_parallel import MultiProcessAgentParallelRunner
-from runner_support.scenarios import build, expected_warnings_ignored, scripted_settings
+from runner_support.scenarios import CLASSES, build, expected_warnings_ignored, scripted_settings
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -43,8 +43,6 @@ def set_up_and_close(settings: dict[str, Any], runner_class: type[Any] | None = 
 
 def build_loudly(runner_class: type[Any], settings: dict[str, Any]) -> Any:
     """As ``build``, which hides warnings."""
-    from runner_support.scenarios import CLASSES
-
     runner = runner_class(settings, prng=random.Random(1))
     for cls in CLASSES:
         runner.class_register(cls)

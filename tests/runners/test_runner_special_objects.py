@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from pams.runners import SequentialRunner
@@ -17,6 +17,18 @@ from runner_support.scenarios import (
     give_scripts,
     scripted_settings,
 )
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+@pytest.fixture
+def loggers() -> Iterator[list[special_objects.FileLogger]]:
+    """Two loggers with an open file each."""
+    made = [special_objects.FileLogger() for _ in range(2)]
+    yield made
+    for logger in made:
+        logger.file.close()
 
 
 def set_up(runner_class: type[Any], logger: Any, **keys: Any) -> Any:
@@ -33,8 +45,7 @@ def set_up(runner_class: type[Any], logger: Any, **keys: Any) -> Any:
 
 @pytest.mark.parametrize("workers", [1, 2])
 @pytest.mark.parametrize("start_method", ["fork", "spawn", "forkserver"])
-def test_identity_and_outcome(start_method: str, workers: int) -> None:
-    loggers = [special_objects.FileLogger() for _ in range(2)]
+def test_identity_and_outcome(loggers: list[Any], start_method: str, workers: int) -> None:
     runner = set_up(
         MultiProcessAgentParallelRunner,
         loggers[0],
@@ -55,16 +66,13 @@ def test_identity_and_outcome(start_method: str, workers: int) -> None:
         assert agent.others == ["ReducingAgent"] * 4
     assert simulator.logger is loggers[0]
     assert outcome(runner) == outcome(sequential)
-    for logger in loggers:
-        logger.file.close()
 
 
-def test_lost_changes_of_such_an_agent() -> None:
-    logger = special_objects.FileLogger()
-    runner = set_up(MultiProcessAgentParallelRunner, logger, numParallel=2, startMethod="fork")
+def test_lost_changes_of_such_an_agent(loggers: list[Any]) -> None:
+    cls = MultiProcessAgentParallelRunner
+    runner = set_up(cls, loggers[0], numParallel=2, startMethod="fork")
     give_scripts(runner, [lost_changes.assign_a_and_b] * 4, ("a",))
     with pytest.warns(UserWarning, match=r"ReducingAgent assigned or deleted 'b' in"):
         collect(runner)
     assert [agent.a for agent in runner.simulator.agents] == [1] * 4
     runner._shutdown_executor()
-    logger.file.close()

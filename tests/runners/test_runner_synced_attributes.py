@@ -12,6 +12,7 @@ from pams.runners import SequentialRunner
 from pams_parallel import MultiProcessAgentParallelRunner
 from runner_support import references, scripts
 from runner_support.comparison import describe
+from runner_support.runner_classes import OneAgentPerChunk, OneChunk
 from runner_support.scenarios import (
     build,
     collect,
@@ -272,16 +273,6 @@ def test_values_are_new_copies_after_every_call(scripted: Any) -> None:
     collect(runner)
     assert first.model is not kept
     assert describe(first.model) == describe(shared)
-
-
-class OneChunk(MultiProcessAgentParallelRunner):
-    def _split_agents_into_chunks(self, agents: list[Any]) -> list[list[Any]]:
-        return [agents]
-
-
-class OneAgentPerChunk(MultiProcessAgentParallelRunner):
-    def _split_agents_into_chunks(self, agents: list[Any]) -> list[list[Any]]:
-        return [[agent] for agent in agents]
 
 
 @pytest.mark.parametrize(("runner_class", "shared"), [(OneChunk, True), (OneAgentPerChunk, False)])

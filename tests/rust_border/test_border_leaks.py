@@ -24,16 +24,7 @@ from pams_parallel._core import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-
-@pytest.fixture(autouse=True)
-def _other_objects_are_out_of_sight() -> Iterator[None]:
-    """Objects of other tests would only cost time: the collector looks at all of them."""
-    gc.collect()
-    gc.freeze()
-    yield
-    gc.unfreeze()
+    from collections.abc import Callable
 
 
 class Node:

@@ -3,11 +3,25 @@
 from __future__ import annotations
 
 import pickle
+import struct
 from typing import Any
 
 import pytest
 from graph_compare import assert_same
 from pams_parallel import snapshot
+
+
+def having(obj: Any, **attributes: Any) -> Any:
+    """The object itself, with more attributes."""
+    for name, value in attributes.items():
+        setattr(obj, name, value)
+    return obj
+
+
+def nan(payload: int, negative: bool = False) -> float:
+    """A nan with chosen bits."""
+    bits = 0x7FF8_0000_0000_0000 | payload | (negative << 63)
+    return struct.unpack("<d", struct.pack("<Q", bits))[0]
 
 
 def pickled_copy(obj: Any) -> Any:

@@ -448,7 +448,7 @@ MAKERS: list[Callable[[Source], Any]] = [
         {source.key(): source.any() for _ in source.count()},
     ),
     lambda source: MyDefaultDict(int, {source.key(): source.any()}),
-    lambda source: collections.Counter(source.key() for _ in source.count(4)),
+    lambda source: collections.Counter(source.stable_key() for _ in source.count(4)),
     lambda source: MyCounter("hello"),
     lambda source: collections.ChainMap({source.key(): source.any()}, {}),
     lambda source: collections.UserDict({source.key(): source.any()}),

@@ -233,7 +233,7 @@ def test_wide_shared_tuples_end() -> None:
     """Tuples that share their parts: each level has two references to the one below."""
     before: Any = ("end",)
     after: Any = (fresh("end"),)
-    for _ in range(16):
+    for _ in range(60):
         before, after = (before, before), (after, after)
     assert changed_attributes({"a": before}, {"a": after}) == []
 

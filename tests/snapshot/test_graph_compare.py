@@ -11,14 +11,17 @@ import functools
 import io
 import random
 import re
-import struct
 import threading
 import types
 from typing import Any
 
 import numpy as np
 import pytest
-from checks import pickled_copy
+from checks import (
+    having,
+    nan,
+    pickled_copy,
+)
 from graph_compare import Mismatch, assert_same, difference, match
 from graph_strategies import LEAVES, graphs
 from hypothesis import HealthCheck, given, settings
@@ -48,16 +51,6 @@ _QUICK = settings(
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )
-
-
-def nan(payload: int) -> float:
-    return struct.unpack("<d", struct.pack("<Q", 0x7FF8_0000_0000_0000 | payload))[0]
-
-
-def made(obj: Any, **attributes: Any) -> Any:
-    for name, value in attributes.items():
-        setattr(obj, name, value)
-    return obj
 
 
 def text(*parts: str) -> str:
@@ -166,12 +159,12 @@ DIFFERENT = {
     "slot unset": lambda: (Slotted(left=None), Slotted()),
     "slot values": lambda: (Slotted(left=1), Slotted(left=2)),
     "slots of the base": lambda: (SlottedChild(left=1, extra=1), SlottedChild(left=2, extra=1)),
-    "slot of a list": lambda: (made(SlottedList(), tag=1), made(SlottedList(), tag=2)),
-    "attribute of a list": lambda: (made(MyList(), a=1), made(MyList(), a=2)),
-    "attribute of a str": lambda: (made(MyStr("abc"), a=1), made(MyStr("abc"), a=2)),
+    "slot of a list": lambda: (having(SlottedList(), tag=1), having(SlottedList(), tag=2)),
+    "attribute of a list": lambda: (having(MyList(), a=1), having(MyList(), a=2)),
+    "attribute of a str": lambda: (having(MyStr("abc"), a=1), having(MyStr("abc"), a=2)),
     "frozen": lambda: (FrozenSlotted(1, 2), FrozenSlotted(1, 3)),
     "classes": lambda: (Plain, Slotted),
-    "functions": lambda: (function, made),
+    "functions": lambda: (function, having),
     "instances of classes": lambda: (Plain(), MyError()),
     "methods": lambda: (Plain(a=1).method, Plain(a=2).method),
     "method and function": lambda: (Plain().method, Plain.method),
@@ -182,7 +175,7 @@ DIFFERENT = {
     "deque maxlen": lambda: (deque_of(1, maxlen=3), deque_of(1, maxlen=4)),
     "deque items": lambda: (deque_of(1, 2), deque_of(2, 1)),
     "exceptions": lambda: (ValueError(1), ValueError(2)),
-    "exception attributes": lambda: (made(MyError(1), a=1), MyError(1)),
+    "exception attributes": lambda: (having(MyError(1), a=1), MyError(1)),
     "ranges": lambda: (range(0, 4, 2), range(0, 3, 2)),
     "slices": lambda: (slice(1, None), slice(1, 2)),
     "patterns": lambda: (re.compile("a"), re.compile("a", re.IGNORECASE)),

@@ -13,7 +13,6 @@ import math
 import os
 import pathlib
 import re
-import struct
 import types
 import typing
 import uuid
@@ -21,7 +20,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-from checks import assert_copied, assert_like_pickle, copy_of, pickled_copy
+from checks import (
+    assert_copied,
+    assert_like_pickle,
+    copy_of,
+    having,
+    nan,
+    pickled_copy,
+)
 from graph_compare import assert_same
 from pams_parallel import snapshot
 from sample_types import (
@@ -63,17 +69,6 @@ from sample_types import (
     Triple,
     function,
 )
-
-
-def given(obj: Any, **attributes: Any) -> Any:
-    for name, value in attributes.items():
-        setattr(obj, name, value)
-    return obj
-
-
-def nan(payload: int, negative: bool = False) -> float:
-    bits = 0x7FF8_0000_0000_0000 | payload | (negative << 63)
-    return struct.unpack("<d", struct.pack("<Q", bits))[0]
 
 
 def moved(ordered: collections.OrderedDict[Any, Any]) -> collections.OrderedDict[Any, Any]:
@@ -171,24 +166,28 @@ VALUES: dict[str, Any] = {
     "IntEnum": [Level.LOW, Level.HIGH, 1, 2],
     "Flag": [Mode.READ, Mode.READ | Mode.WRITE, Mode(0)],
     "named tuples": [Pair(1, [2]), Triple(1), Triple(1, 2, 3)],
-    "named tuple with attributes": given(PairWithAttributes(1, 2), note=[3]),
+    "named tuple with attributes": having(PairWithAttributes(1, 2), note=[3]),
     "dataclasses": [Record("a", 1), Frozen("a", [1]), FrozenSlotted("a", [1]), OpenSlotted(1, 2)],
-    "str subclass": [MyStr("abc"), given(MyStr("abc"), a=[1]), MyStr("")],
-    "bytes subclass": given(MyBytes(b"abc"), a=[1]),
-    "bytearray subclass": given(MyBytearray(b"abc"), a=[1]),
-    "int subclass": [given(MyInt(3), a=1), MyInt(10**400), MyInt(-1)],
-    "float subclass": [given(MyFloat(-0.0), a=1), given(SlottedFloat(1.5), tag=[1])],
-    "complex subclass": given(MyComplex(1, -0.0), a=1),
-    "list subclass": [given(MyList([1, [2]]), a=1), given(SlottedList([1]), tag=2), SlottedList()],
-    "dict subclass": [given(MyDict(b=1), a=1), given(SlottedDict(b=1), tag=2), SlottedDict()],
-    "tuple subclass": given(MyTuple([1, [2]]), a=1),
-    "set subclass": given(MySet([1, "b"]), a=1),
-    "frozenset subclass": given(MyFrozenset([1, "b"]), a=1),
+    "str subclass": [MyStr("abc"), having(MyStr("abc"), a=[1]), MyStr("")],
+    "bytes subclass": having(MyBytes(b"abc"), a=[1]),
+    "bytearray subclass": having(MyBytearray(b"abc"), a=[1]),
+    "int subclass": [having(MyInt(3), a=1), MyInt(10**400), MyInt(-1)],
+    "float subclass": [having(MyFloat(-0.0), a=1), having(SlottedFloat(1.5), tag=[1])],
+    "complex subclass": having(MyComplex(1, -0.0), a=1),
+    "list subclass": [
+        having(MyList([1, [2]]), a=1),
+        having(SlottedList([1]), tag=2),
+        SlottedList(),
+    ],
+    "dict subclass": [having(MyDict(b=1), a=1), having(SlottedDict(b=1), tag=2), SlottedDict()],
+    "tuple subclass": having(MyTuple([1, [2]]), a=1),
+    "set subclass": having(MySet([1, "b"]), a=1),
+    "frozenset subclass": having(MyFrozenset([1, "b"]), a=1),
     "OrderedDict": [
         collections.OrderedDict(),
         collections.OrderedDict(a=1, b=[2]),
         moved(collections.OrderedDict(a=1, b=2, c=3)),
-        given(moved(MyOrderedDict(a=1, b=2)), note=[1]),
+        having(moved(MyOrderedDict(a=1, b=2)), note=[1]),
     ],
     "defaultdict": [
         collections.defaultdict(None, a=1),
@@ -201,7 +200,7 @@ VALUES: dict[str, Any] = {
         collections.deque([1, [2]]),
         collections.deque([1, 2, 3], maxlen=2),
         collections.deque(maxlen=0),
-        given(MyDeque([1], 4), a=[1]),
+        having(MyDeque([1], 4), a=[1]),
     ],
     "Counter": [
         collections.Counter("abracadabra"),
@@ -240,7 +239,7 @@ VALUES: dict[str, Any] = {
     "partial": [
         functools.partial(function),
         functools.partial(function, [1], key={"a": 1}),
-        given(functools.partial(function, 1), note=[2]),
+        having(functools.partial(function, 1), note=[2]),
     ],
     "patterns": [re.compile("a(b)?"), re.compile(b"a", re.DOTALL)],
     "generic aliases": [list[int], dict[str, list[int]], int | None, typing.Optional[int]],  # noqa: UP045
@@ -251,7 +250,7 @@ VALUES: dict[str, Any] = {
         OSError(2, "No such file", "name"),
         UnicodeDecodeError("utf-8", b"\xff", 0, 1, "invalid start byte"),
         StopIteration(3),
-        given(RuntimeError("a"), note=[1]),
+        having(RuntimeError("a"), note=[1]),
     ],
     "classes": [
         int,
@@ -313,7 +312,7 @@ def test_value_inside_of_others(name: str) -> None:
 
 def test_slot_of_a_set_subclass() -> None:
     """Pickle keeps it since Python 3.11; either way we do what pickle does."""
-    assert_like_pickle(given(SlottedSet([1]), tag=[2]))
+    assert_like_pickle(having(SlottedSet([1]), tag=[2]))
 
 
 def test_iterators() -> None:

@@ -13,7 +13,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from checks import assert_error_of_pickle, copy_of
+from checks import (
+    assert_error_of_pickle,
+    copy_of,
+    having,
+)
 from pams_parallel import snapshot
 from sample_types import (
     Bag,
@@ -38,12 +42,6 @@ from sample_types import (
 )
 
 LOCK = threading.Lock()
-
-
-def given(obj: Any, **attributes: Any) -> Any:
-    for name, value in attributes.items():
-        setattr(obj, name, value)
-    return obj
 
 
 def local_class() -> type:
@@ -161,10 +159,10 @@ LOCATED: dict[str, tuple[Any, str]] = {
     "defaultdict": (collections.defaultdict(list, a=LOCK), "obj['a']"),
     "list subclass": (MyList([0, LOCK]), "obj[1]"),
     "dict subclass": (MyDict(a=LOCK), "obj['a']"),
-    "attribute of a list": (given(MyList(), a=LOCK), "obj.a"),
-    "attribute of a str": (given(MyStr(), a=LOCK), "obj.a"),
-    "list items of a reducer": (given(Bag(4), items=[0, LOCK]), "obj[1]"),
-    "dict items of a reducer": (given(Bag(5), pairs=[("k", LOCK)]), "obj['k']"),
+    "attribute of a list": (having(MyList(), a=LOCK), "obj.a"),
+    "attribute of a str": (having(MyStr(), a=LOCK), "obj.a"),
+    "list items of a reducer": (having(Bag(4), items=[0, LOCK]), "obj[1]"),
+    "dict items of a reducer": (having(Bag(5), pairs=[("k", LOCK)]), "obj['k']"),
     "aliased first": ([Plain(a=LOCK), LOCK], "obj[0].a"),
 }
 
@@ -191,12 +189,12 @@ NEAR: dict[str, tuple[Any, str]] = {
     "constructor arguments": (Plain(a=Bag(2, LOCK)), "obj.a"),
     "named constructor arguments": (Plain(a=NewArgsEx(1, second=LOCK)), "obj.a"),
     "registered reducer": (Plain(a=Registered(LOCK)), "obj.a"),
-    "state for a setter": (Plain(a=given(Bag(6), state=[LOCK])), "obj.a"),
+    "state for a setter": (Plain(a=having(Bag(6), state=[LOCK])), "obj.a"),
     "partial": (Plain(a=functools.partial(function, LOCK)), "obj.a"),
     "bound method": (Plain(a=Plain(b=LOCK).method), "obj.a"),
     "object array": (Plain(a=np.array([1, LOCK], object)), "obj.a"),
     "exception": (Plain(a=ValueError(LOCK)), "obj.a"),
-    "attribute that is no str": (Plain(a=given(Plain(), b=1)), "obj.a"),
+    "attribute that is no str": (Plain(a=having(Plain(), b=1)), "obj.a"),
     "a name that is no identifier": (Plain(a=Plain(**{"not an identifier": LOCK})), "obj.a"),
 }
 NEAR["attribute that is no str"][0].a.__dict__[5] = LOCK

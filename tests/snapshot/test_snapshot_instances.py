@@ -18,6 +18,7 @@ from checks import (
     assert_loading_error_of_pickle,
     assert_outcome_of_pickle,
     copy_of,
+    having,
     pickled_copy,
 )
 from graph_compare import assert_same
@@ -53,31 +54,7 @@ from sample_types import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-
-def given(obj: Any, **attributes: Any) -> Any:
-    for name, value in attributes.items():
-        setattr(obj, name, value)
-    return obj
-
-
-@pytest.fixture
-def new_class() -> Iterator[Any]:
-    """Makes classes that pickle finds in a module, for one test."""
-    made: list[str] = []
-
-    def make(name: str, namespace: dict[str, Any], bases: tuple[type, ...] = (object,)) -> Any:
-        cls = types.new_class(name, bases, exec_body=lambda ns: ns.update(namespace))
-        cls.__module__ = sample_types.__name__
-        cls.__qualname__ = name
-        setattr(sample_types, name, cls)
-        made.append(name)
-        return cls
-
-    yield make
-    for name in made:
-        delattr(sample_types, name)
+    pass
 
 
 INSTANCES: dict[str, Any] = {
@@ -93,9 +70,9 @@ INSTANCES: dict[str, Any] = {
     "slots": Slotted(left=1, right=[2]),
     "unset slots": [Slotted(), Slotted(left=None), Slotted(right=1)],
     "slots of base and derived": SlottedChild(left=1, extra=2),
-    "slots and attributes": given(SlottedOpen(left=1), other=2),
+    "slots and attributes": having(SlottedOpen(left=1), other=2),
     "slots without attributes": SlottedOpen(left=1),
-    "attributes without slots": given(SlottedOpen(), other=2),
+    "attributes without slots": having(SlottedOpen(), other=2),
     "private slot": SlottedSecret([1]),
     "empty slots": NoSlots(),
     "dataclass": Record("a", 1, [Record("b")]),
@@ -171,7 +148,7 @@ def test_attributes_in_various_orders() -> None:
 def test_attributes_never_looked_at() -> None:
     """Newer versions keep attributes in the object until someone asks for ``__dict__``."""
     for _ in range(3):
-        fresh = [given(Plain(), a=1, b=[2]), given(Derived(), b=1), given(Plain(), b=3)]
+        fresh = [having(Plain(), a=1, b=[2]), having(Derived(), b=1), having(Plain(), b=3)]
         copied = copy_of(fresh)
         assert [sorted(vars(obj)) for obj in copied] == [["a", "b"], ["b"], ["b"]]
         assert copied[0].b == [2]
@@ -244,7 +221,7 @@ def test_getattr_that_answers_everything(new_class: Any) -> None:
             raise AttributeError(name)
         return f"value of {name}"
 
-    obj = new_class("Answering", {"__getattr__": answer})()
+    obj = new_class({"__getattr__": answer})()
     obj.a = 1
     seen = []
     for copier in (pickled_copy, copy_of):
@@ -262,7 +239,7 @@ def test_getattr_that_recurses_before_its_state_is_set(new_class: Any) -> None:
     def delegate(self: Any, name: str) -> Any:
         return getattr(self.target, name)
 
-    obj = new_class("Delegating", {"__getattr__": delegate})()
+    obj = new_class({"__getattr__": delegate})()
     obj.target = Plain(a=1)
     assert_loading_error_of_pickle(obj)
 
@@ -275,7 +252,7 @@ def test_getattr_that_gives_hooks(new_class: Any) -> None:
             return lambda: {"state": "getattr"}
         raise AttributeError(name)
 
-    obj = new_class("Giving", {"__getattr__": give})()
+    obj = new_class({"__getattr__": give})()
     obj.a = 1
     assert_like_pickle(obj)
 
@@ -286,39 +263,39 @@ def test_getattribute(new_class: Any) -> None:
             return {"from": "__getattribute__"}
         return object.__getattribute__(self, name)
 
-    obj = new_class("Changing", {"__getattribute__": change})()
+    obj = new_class({"__getattribute__": change})()
     obj.a = 1
     assert_like_pickle(obj)
 
     def refuse(self: Any, name: str) -> Any:
         raise ValueError(f"no {name}")
 
-    refusing = new_class("Refusing", {"__getattribute__": refuse})()
+    refusing = new_class({"__getattribute__": refuse})()
     assert_error_of_pickle(refusing)
 
 
 def test_class_property(new_class: Any) -> None:
     """``__class__`` that lies, as proxies do."""
-    lying = new_class("Lying", {"__class__": property(lambda self: Plain)})()
+    lying = new_class({"__class__": property(lambda self: Plain)})()
     lying.a = 1
     assert_error_of_pickle(lying)
     assert_error_of_pickle([Plain(a=1), lying])
-    honest = new_class("Honest", {"__class__": property(lambda self: type(self))})()
+    honest = new_class({"__class__": property(lambda self: type(self))})()
     honest.a = 1
     assert_like_pickle(honest)
 
 
 def test_dict_property(new_class: Any) -> None:
     class_dict = {"__dict__": property(lambda self: {"a": 1, "b": [2]})}
-    shown = new_class("Shown", class_dict)()
+    shown = new_class(class_dict)()
     assert_like_pickle(shown)
-    hidden = new_class("Hidden", {"__dict__": property(lambda self: None)})()
+    hidden = new_class({"__dict__": property(lambda self: None)})()
     assert_outcome_of_pickle(hidden)
 
 
 def test_slots_redefined_in_a_derived_class(new_class: Any) -> None:
-    base = new_class("SlotBase", {"__slots__": ("a",)})
-    derived = new_class("SlotDerived", {"__slots__": ("a", "b")}, (base,))
+    base = new_class({"__slots__": ("a",)})
+    derived = new_class({"__slots__": ("a", "b")}, (base,))
     obj = derived()
     base.a.__set__(obj, "hidden")
     obj.a = "visible"
@@ -333,7 +310,7 @@ def test_slot_named_like_a_descriptor_with_side_effects(new_class: Any) -> None:
     def put(self: Any, value: Any) -> None:
         Slotted.left.__set__(self, ("set", value))  # type: ignore[attr-defined]
 
-    cls = new_class("Computed", {"__slots__": (), "left": property(get, put)}, (Slotted,))
+    cls = new_class({"__slots__": (), "left": property(get, put)}, (Slotted,))
     obj = cls.__new__(cls)
     Slotted.left.__set__(obj, 1)  # type: ignore[attr-defined]
     with pytest.raises(RecursionError):
@@ -342,7 +319,7 @@ def test_slot_named_like_a_descriptor_with_side_effects(new_class: Any) -> None:
 
 
 def test_slots_as_a_single_string(new_class: Any) -> None:
-    cls = new_class("OneSlot", {"__slots__": "only"})
+    cls = new_class({"__slots__": "only"})
     obj = cls()
     obj.only = [1]
     assert_copied([obj, cls()])
@@ -350,7 +327,7 @@ def test_slots_as_a_single_string(new_class: Any) -> None:
 
 def test_slots_listed_in_slotnames(new_class: Any) -> None:
     """``copyreg`` caches the names of slots on the class; user code may have set them."""
-    cls = new_class("Named", {"__slots__": ("a", "b"), "__slotnames__": ["b", "a"]})
+    cls = new_class({"__slots__": ("a", "b"), "__slotnames__": ["b", "a"]})
     obj = cls()
     obj.a, obj.b = 1, 2
     assert_like_pickle(obj)
@@ -377,8 +354,8 @@ def test_hooks_that_a_class_gets_between_two_copies(
     new_class: Any, hook: str, through_base: bool
 ) -> None:
     """What is known about a class has to be forgotten when the class changes."""
-    base = new_class("LateBase", {})
-    cls = new_class("Late", {}, (base,))
+    base = new_class({})
+    cls = new_class({}, (base,))
     changed = base if through_base else cls
     obj = cls()
     obj.a = [1]
@@ -419,7 +396,7 @@ def missing_attribute(self: Any, name: str) -> Any:
 
 
 def test_loading_hook_that_a_class_gets_after_the_dump(new_class: Any) -> None:
-    cls = new_class("LateLoading", {})
+    cls = new_class({})
     obj = cls()
     obj.a = 1
     graph = [obj, cls()]

@@ -25,7 +25,7 @@ from checks import assert_like_pickle, assert_outcome_of_pickle, copy_of, pickle
 from sample_types import Derived, MyList, MyStr, Plain, Slotted, function
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
 T = TypeVar("T")
 
@@ -37,30 +37,6 @@ HOOKS = [
     "__getnewargs__",
     "__getnewargs_ex__",
 ]
-
-
-@pytest.fixture
-def new_class() -> Iterator[Any]:
-    """Makes classes that pickle finds in a module, for one test."""
-    made: list[str] = []
-
-    def make(
-        namespace: dict[str, Any],
-        bases: tuple[type, ...] = (object,),
-        metaclass: type = type,
-    ) -> Any:
-        name = f"Made{len(made)}"
-        keywords = {} if metaclass is type else {"metaclass": metaclass}
-        cls = types.new_class(name, bases, keywords, lambda ns: ns.update(namespace))
-        cls.__module__ = sample_types.__name__
-        cls.__qualname__ = name
-        setattr(sample_types, name, cls)
-        made.append(name)
-        return cls
-
-    yield make
-    for name in made:
-        delattr(sample_types, name)
 
 
 def check(obj: Any) -> None:

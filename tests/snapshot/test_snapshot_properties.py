@@ -11,7 +11,7 @@ from graph_strategies import LEAVES, graphs
 from hypothesis import HealthCheck, given, settings
 
 _QUICK = settings(
-    max_examples=150,
+    max_examples=400,
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )

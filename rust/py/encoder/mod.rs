@@ -28,8 +28,9 @@ use super::output::Output;
 use super::path;
 use super::runtime::Runtime;
 use super::types::{Plan, Reducers};
-use crate::wire::{op, Write};
+use crate::wire::{op, Short, Write};
 use frames::{Frame, Reduction, Written};
+use objects::Item;
 use trace::RootNames;
 
 /// What the memo knows of an object.
@@ -56,10 +57,12 @@ pub struct Encoder {
     plans: FxHashMap<usize, (u64, Plan)>,
     /// Counts calls of user code, any of which may give hooks to a class.
     epoch: u64,
-    shapes: u64,
+    shapes: u32,
     randoms: Vec<(u32, u64)>,
     reducers: Reducers,
     frames: Vec<Frame>,
+    /// Room for the items of one instance's dict, see `objects`.
+    items: Vec<Item>,
     /// One per `Frame::Reduce`, in the same order.
     reductions: Vec<Reduction>,
     reentries: HashMap<usize, u32>,
@@ -113,6 +116,7 @@ impl Encoder {
                 copyreg,
             },
             frames: Vec::new(),
+            items: Vec::new(),
             reductions: Vec::new(),
             reentries: HashMap::new(),
             state: State::Open,
@@ -261,10 +265,17 @@ impl Encoder {
         Ok(())
     }
 
+    /// Writes a code and a count.
     #[inline]
-    fn put(&mut self, code: u8, operand: u64) {
+    fn put(&mut self, code: u8, count: u64) {
         self.output.buffer.put_byte(code);
-        self.output.buffer.put_varint(operand);
+        self.output.buffer.put_varint(count);
+    }
+
+    /// Writes a code and a number of an object, external or shape.
+    #[inline]
+    fn put_number(&mut self, code: u8, number: u32) {
+        self.output.buffer.put_short(Short::with_u32(code, number));
     }
 
     /// Begins an object whose parts need visits of their own.

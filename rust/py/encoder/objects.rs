@@ -106,36 +106,94 @@ impl Encoder {
         let Ok(dict) = dict.cast_exact::<PyDict>() else {
             return self.reduce(py, obj);
         };
+        self.read_items(dict);
         let known = match self.plans.get(&(class.as_ptr() as usize)) {
             Some((_, Plan::Plain(plain))) => plain
                 .shapes
                 .iter()
-                .rfind(|shape| has_names(dict, &shape.names))
+                .rfind(|shape| has_names(&self.items, shape))
                 .cloned(),
             _ => None,
         };
-        let shape = match known {
-            Some(shape) => shape,
-            None => match attribute_names(dict)? {
-                Some(names) => self.define_shape(py, class, names)?,
-                None => return self.reduce(py, obj),
-            },
+        if let Some(shape) = known {
+            self.put_number(op::NEW, shape.number);
+            self.number(obj)?;
+            return self.first_attributes(py, dict, shape);
+        }
+        let Some(names) = attribute_names(dict)? else {
+            return self.reduce(py, obj);
         };
-        self.put(op::NEW, shape.number);
+        let shape = self.define_shape(py, class, names)?;
+        self.put_number(op::NEW, shape.number);
         self.number(obj)?;
+        // Pickling the class has run Python code.
+        self.read_items(dict);
+        if has_names(&self.items, &shape) {
+            return self.first_attributes(py, dict, shape);
+        }
         if dict.is_empty() {
             return Ok(Written::Yes);
         }
-        self.begin(if has_names(dict, &shape.names) {
-            Frame::Instance {
+        self.begin(dict_frame(dict, Target::Attributes))
+    }
+
+    /// Reads an instance's dict into `items`. They are borrowed: they hold until Python code runs.
+    fn read_items(&mut self, dict: &Bound<'_, PyDict>) {
+        self.items.clear();
+        let (mut name, mut value) = (std::ptr::null_mut(), std::ptr::null_mut());
+        let mut position = 0;
+        // SAFETY: `dict` is a live dict, and no Python code runs between two calls.
+        while unsafe {
+            ffi::PyDict_Next(
+                dict.as_ptr(),
+                &raw mut position,
+                &raw mut name,
+                &raw mut value,
+            )
+        } != 0
+        {
+            prefetch(value);
+            self.items.push(Item {
+                name: name as usize,
+                value: value as usize,
+                next_position: position,
+            });
+        }
+    }
+
+    /// Writes the attributes in `items` up to the first that could run Python code, and leaves
+    /// the others to a frame.
+    fn first_attributes(
+        &mut self,
+        py: Python<'_>,
+        dict: &Bound<'_, PyDict>,
+        shape: Arc<Shape>,
+    ) -> PyResult<Written> {
+        let items = std::mem::take(&mut self.items);
+        let (mut position, mut next) = (0, 0);
+        for item in &items {
+            // SAFETY: the dict owns the value, and no Python code has run since it was read.
+            let value = unsafe { Borrowed::from_ptr(py, item.value as *mut ffi::PyObject) };
+            if !self.quick(value) && !self.unicode_text(&value)? {
+                break;
+            }
+            position = item.next_position;
+            next += 1;
+        }
+        let complete = next == items.len();
+        self.items = items;
+        if !complete {
+            return self.begin(Frame::Instance {
                 dict: dict.clone().into_any().unbind(),
                 shape,
-                position: 0,
-                next: 0,
-            }
-        } else {
-            dict_frame(dict, Target::Attributes)
-        })
+                position,
+                next,
+            });
+        }
+        if next > 0 {
+            self.put_number(op::FILL, shape.number);
+        }
+        Ok(Written::Yes)
     }
 
     /// A new shape of `class`, or any of its shapes if the names are too unusual or too varied
@@ -288,6 +346,13 @@ impl Encoder {
     }
 }
 
+/// An item of an instance's dict: addresses of name and value, and where `PyDict_Next` goes on.
+pub(super) struct Item {
+    name: usize,
+    value: usize,
+    next_position: ffi::Py_ssize_t,
+}
+
 /// Attribute names of an instance.
 enum Names {
     /// Strings that a shape can hold.
@@ -318,23 +383,10 @@ fn attribute_names(dict: &Bound<'_, PyDict>) -> PyResult<Option<Names>> {
     }))
 }
 
-fn has_names(dict: &Bound<'_, PyDict>, names: &[Py<PyAny>]) -> bool {
-    if dict.len() != names.len() {
-        return false;
-    }
-    let mut position = 0;
-    let (mut name, mut value) = (std::ptr::null_mut(), std::ptr::null_mut());
-    names.iter().all(|expected| {
-        // SAFETY: `dict` is a live dict; no Python code runs between two calls.
-        let found = unsafe {
-            ffi::PyDict_Next(
-                dict.as_ptr(),
-                &raw mut position,
-                &raw mut name,
-                &raw mut value,
-            )
-        };
-        prefetch(value);
-        found != 0 && name == expected.as_ptr()
-    })
+fn has_names(items: &[Item], shape: &Shape) -> bool {
+    items.len() == shape.names.len()
+        && items
+            .iter()
+            .zip(&shape.names)
+            .all(|(item, name)| item.name == name.as_ptr() as usize)
 }

@@ -264,7 +264,7 @@ impl Encoder {
         if *next != len {
             return Err(changed_dict());
         }
-        self.put(op::FILL, shape.number);
+        self.put_number(op::FILL, shape.number);
         Ok(Written::Yes)
     }
 
@@ -287,7 +287,7 @@ impl Encoder {
                     if let Some(Known::Number(number)) = self.known(obj) {
                         // The arguments refer to the object, so it was completed within them.
                         self.put(op::POP, 2);
-                        self.put(op::REF, u64::from(number));
+                        self.put_number(op::REF, number);
                         return Ok(Written::Yes);
                     }
                     self.output.buffer.put_byte(op::REDUCE);

@@ -11,7 +11,7 @@ use super::{Encoder, Known};
 use crate::py::errors::ForeignReferenceError;
 use crate::py::output::big_int_bytes;
 use crate::py::prefetch::{prefetch, DISTANCE};
-use crate::wire::{op, Write};
+use crate::wire::{op, Short, Write};
 
 /// Items of a tuple that are fetched ahead.
 const MAX_PREFETCHED: usize = 16;
@@ -30,8 +30,8 @@ impl Encoder {
             return true;
         }
         match self.known(&obj) {
-            Some(Known::Number(number)) => self.put(op::REF, u64::from(number)),
-            Some(Known::External(index)) => self.put(op::EXTERNAL, u64::from(index)),
+            Some(Known::Number(number)) => self.put_number(op::REF, number),
+            Some(Known::External(index)) => self.put_number(op::EXTERNAL, index),
             Some(Known::Foreign) | None => return false,
         }
         true
@@ -60,9 +60,7 @@ impl Encoder {
         if class == &raw mut ffi::PyFloat_Type {
             // SAFETY: `obj` is an exact float.
             let value = unsafe { ffi::PyFloat_AsDouble(obj.as_ptr()) };
-            let mut instruction = [op::FLOAT; 9];
-            instruction[1..].copy_from_slice(&value.to_le_bytes());
-            buffer.put_bytes(&instruction);
+            buffer.put_short(Short::with_u64(op::FLOAT, value.to_bits()));
         } else if class == &raw mut ffi::PyLong_Type {
             let mut overflow = 0;
             // SAFETY: `obj` is an exact int, for which the call does not fail.
@@ -72,17 +70,18 @@ impl Encoder {
                 return false;
             }
             if (0..=op::SMALL_INT_MAX).contains(&value) {
-                buffer.put_byte(op::SMALL_INT + value as u8);
+                buffer.put_short(Short::code(op::SMALL_INT + value as u8));
+            } else if let Ok(value) = i32::try_from(value) {
+                buffer.put_short(Short::with_u32(op::INT_32, value.cast_unsigned()));
             } else {
-                buffer.put_byte(op::INT);
-                buffer.put_zigzag(value);
+                buffer.put_short(Short::with_u64(op::INT, value.cast_unsigned()));
             }
         } else if obj.is_none() {
-            buffer.put_byte(op::NONE);
+            buffer.put_short(Short::code(op::NONE));
         } else if class == &raw mut ffi::PyBool_Type {
             // SAFETY: True is a live object.
             let is_true = obj.as_ptr() == unsafe { ffi::Py_True() };
-            buffer.put_byte(if is_true { op::TRUE } else { op::FALSE });
+            buffer.put_short(Short::code(if is_true { op::TRUE } else { op::FALSE }));
         } else {
             return false;
         }
@@ -122,15 +121,12 @@ impl Encoder {
     /// Writes or begins an object that has no number yet.
     fn first_visit(&mut self, py: Python<'_>, obj: &Bound<'_, PyAny>) -> PyResult<Written> {
         if let Ok(text) = obj.cast_exact::<PyString>() {
-            match text.to_str() {
-                Ok(utf8) => self.put_counted(op::STR, utf8.as_bytes()),
-                Err(_) => {
-                    let encoded = text.call_method1("encode", ("utf-8", "surrogatepass"))?;
-                    let encoded = encoded.cast_into::<PyBytes>()?;
-                    self.put_counted(op::STR_SURROGATES, encoded.as_bytes());
-                }
+            if !self.unicode_text(obj)? {
+                let encoded = text.call_method1("encode", ("utf-8", "surrogatepass"))?;
+                let encoded = encoded.cast_into::<PyBytes>()?;
+                self.put_counted(op::STR_SURROGATES, encoded.as_bytes());
+                self.number(obj)?;
             }
-            self.number(obj)?;
         } else if let Ok(dict) = obj.cast_exact::<PyDict>() {
             self.output.buffer.put_byte(op::DICT);
             self.number(obj)?;
@@ -154,7 +150,7 @@ impl Encoder {
                 self.output.buffer.put_byte(op::EMPTY_TUPLE);
                 return Ok(Written::Yes);
             }
-            let next = self.quick_items(tuple);
+            let next = self.quick_items(tuple)?;
             if next == tuple.len() {
                 // Nothing was visited that could have completed the tuple itself.
                 self.put(op::TUPLE, next as u64);
@@ -191,24 +187,36 @@ impl Encoder {
         Ok(Written::Yes)
     }
 
-    /// Writes the first items of a tuple as far as [`Self::quick`] can; returns how many.
-    fn quick_items(&mut self, tuple: &Bound<'_, PyTuple>) -> usize {
+    /// Writes an exact string without lone surrogates. Runs no Python code.
+    pub(super) fn unicode_text(&mut self, obj: &Bound<'_, PyAny>) -> PyResult<bool> {
+        match obj.cast_exact::<PyString>().map(|text| text.to_str()) {
+            Ok(Ok(utf8)) => {
+                self.put_counted(op::STR, utf8.as_bytes());
+                self.number(obj)?;
+                Ok(true)
+            }
+            _ => Ok(false),
+        }
+    }
+
+    /// Writes the first items of a tuple as far as no Python code has to run; returns how many.
+    fn quick_items(&mut self, tuple: &Bound<'_, PyTuple>) -> PyResult<usize> {
         let len = tuple.len();
+        let item = |index: usize| {
+            // SAFETY: called with indices below the length only.
+            unsafe { ffi::PyTuple_GetItem(tuple.as_ptr(), index as ffi::Py_ssize_t) }
+        };
         for index in 0..len.min(MAX_PREFETCHED) {
-            // SAFETY: the index is below the length.
-            prefetch(unsafe { ffi::PyTuple_GetItem(tuple.as_ptr(), index as ffi::Py_ssize_t) });
+            prefetch(item(index));
         }
         for index in 0..len {
-            // SAFETY: the index is below the length, and a tuple's items stay.
-            let quick = unsafe {
-                let item = ffi::PyTuple_GetItem(tuple.as_ptr(), index as ffi::Py_ssize_t);
-                self.quick(Borrowed::from_ptr(tuple.py(), item))
-            };
-            if !quick {
-                return index;
+            // SAFETY: a tuple owns its items and keeps them.
+            let item = unsafe { Borrowed::from_ptr(tuple.py(), item(index)) };
+            if !self.quick(item) && !self.unicode_text(&item)? {
+                return Ok(index);
             }
         }
-        len
+        Ok(len)
     }
 
     /// Writes a list of nothing but atoms.
@@ -254,7 +262,7 @@ impl Encoder {
     ) -> PyResult<()> {
         if let Some(Known::Number(number)) = self.known(obj) {
             self.put(op::POP, count);
-            self.put(op::REF, u64::from(number));
+            self.put_number(op::REF, number);
             return Ok(());
         }
         self.put(code, count);

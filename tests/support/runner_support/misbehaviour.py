@@ -7,6 +7,7 @@ import os
 import sys
 import threading
 import time
+import traceback
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -14,6 +15,11 @@ from .scripts import limit_order, wait_for
 
 if TYPE_CHECKING:
     from pams import Market
+
+
+def traceback_text(error: BaseException) -> str:
+    """The whole traceback as Python would print it, causes included."""
+    return "".join(traceback.format_exception(type(error), error, error.__traceback__))
 
 
 class DetailedError(Exception):

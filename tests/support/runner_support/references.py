@@ -288,10 +288,6 @@ def set_level(agent: Any, markets: list[Market]) -> None:
     agent.level = 7
 
 
-def append_item(agent: Any, markets: list[Market]) -> None:
-    agent.items.append(len(agent.items))
-
-
 def count_up(agent: Any, markets: list[Market]) -> None:
     agent.count = getattr(agent, "count", 0) + 1
     agent.other_count = getattr(agent, "other_count", 0) + 1

@@ -57,6 +57,10 @@ class ReducingAgent(Scripted):
         return _new_agent, (type(self),), dict(vars(self))
 
 
+def _new_prng(number: int) -> ReducingPrng:
+    return ReducingPrng(0, number=number)
+
+
 class ReducingPrng(random.Random):
     """Has ``__reduce__``, and a number of its own."""
 
@@ -65,7 +69,7 @@ class ReducingPrng(random.Random):
         self.number = number
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return ReducingPrng, (0, self.number), self.getstate()
+        return _new_prng, (self.number,), self.getstate()
 
 
 def keep_everything(agent: Any, markets: list[Market]) -> list[Order]:

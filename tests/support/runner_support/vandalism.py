@@ -184,9 +184,9 @@ def _arrays(t: Any) -> None:
 
 
 def _array_properties(t: Any) -> None:
-    t.array.shape = (6,)
     t.big_array.setflags(write=False)
-    t.array.dtype = np.int64
+    # Another shape and type in place, as unpickling does it.
+    t.array.__setstate__((1, (3, 2), np.dtype(np.int32), False, bytes(24)))
     for array in (t.read_only, t.big_read_only):
         with suppress(ValueError):  # nothing to be damaged if the memory cannot be written
             array.setflags(write=True)
