@@ -19,6 +19,8 @@ pub struct ByteBuffer {
     data: *mut u8,
     len: usize,
     capacity: usize,
+    /// Size that the buffer will probably need, if it gets large.
+    expected: usize,
     exhausted: bool,
 }
 
@@ -30,13 +32,18 @@ unsafe impl Sync for ByteBuffer {}
 
 impl ByteBuffer {
     const FIRST_CAPACITY: usize = 512;
+    /// Where the buffer jumps to the expected size. That spares the allocator from moving large
+    /// blocks and, if the guess is right, from returning a rest to the system and clearing new
+    /// pages the next time.
+    const LARGE: usize = 1 << 16;
 
-    pub fn new() -> Self {
+    pub fn new(expected: usize) -> Self {
         ByteBuffer {
             bytes: std::ptr::null_mut(),
             data: std::ptr::null_mut(),
             len: 0,
             capacity: 0,
+            expected,
             exhausted: false,
         }
     }
@@ -114,7 +121,11 @@ impl ByteBuffer {
     fn grow(&mut self, additional: usize) {
         let needed = self.len.checked_add(additional);
         let capacity = needed
-            .map(|needed| needed.max(self.capacity * 2).max(Self::FIRST_CAPACITY))
+            .map(|needed| match needed {
+                ..Self::LARGE => needed.max(self.capacity * 2).max(Self::FIRST_CAPACITY),
+                _ if needed < self.expected => self.expected,
+                _ => needed + needed / 4,
+            })
             .and_then(|capacity| ffi::Py_ssize_t::try_from(capacity).ok());
         let Some(capacity) = capacity else {
             self.exhausted = true;

@@ -2,6 +2,7 @@
 
 use std::fs::File;
 use std::io::{Seek, SeekFrom, Write};
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use pyo3::exceptions::PyOSError;
 use pyo3::ffi;
@@ -9,7 +10,10 @@ use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 
 use super::byte_buffer::ByteBuffer;
-use crate::wire::{Header, Write as _, HEADER_LEN};
+use crate::wire::{Header, Short, Write as _, HEADER_LEN};
+
+/// Size of the latest snapshot in memory, with room for the last instruction.
+static EXPECTED_BYTES: AtomicUsize = AtomicUsize::new(0);
 
 /// A file for snapshots that outgrow the buffer.
 enum Sink {
@@ -87,7 +91,12 @@ pub struct Output {
 
 impl Output {
     pub fn new(sink: Option<&Bound<'_, PyAny>>, spill_bytes: usize) -> Output {
-        let mut buffer = ByteBuffer::new();
+        // With a sink the buffer never gets far beyond `spill_bytes`.
+        let expected = match sink {
+            Some(_) => spill_bytes,
+            None => EXPECTED_BYTES.load(Ordering::Relaxed),
+        };
+        let mut buffer = ByteBuffer::new(expected);
         buffer.put_bytes(&[0; HEADER_LEN]);
         Output {
             buffer,
@@ -153,6 +162,7 @@ impl Output {
         let header = Header::new(stream_len, objects, self.hasher.clone());
         bytes[..HEADER_LEN].copy_from_slice(&header.to_bytes());
         self.flushed = bytes.len() as u64;
+        EXPECTED_BYTES.store(bytes.len() + Short::SIZE, Ordering::Relaxed);
         self.buffer.take(py).map(Some)
     }
 }
