@@ -219,6 +219,7 @@ impl<'py> Machine<'py, '_> {
     }
 
     fn run(&mut self) -> PyResult<()> {
+        let py = self.py;
         loop {
             let at = self.reader.position();
             let code = self.reader.byte()?;
@@ -280,8 +281,8 @@ impl<'py> Machine<'py, '_> {
                 op::LIST => self.push_new(PyList::empty(self.py).into_any().unbind())?,
                 op::APPEND => self.append()?,
                 op::ATOM_LIST => {
-                    let items = self.pop_counted()?;
-                    let list = PyList::new(self.py, items)?;
+                    let items = self.drain_counted()?;
+                    let list = PyList::new(py, items)?;
                     self.push_new(list.into_any().unbind())?;
                 }
                 op::DICT => self.push_new(PyDict::new(self.py).into_any().unbind())?,
@@ -307,8 +308,8 @@ impl<'py> Machine<'py, '_> {
                 }
                 op::EMPTY_TUPLE => self.push(PyTuple::empty(self.py).into_any().unbind())?,
                 op::TUPLE => {
-                    let items = self.pop_counted()?;
-                    let tuple = PyTuple::new(self.py, items)?;
+                    let items = self.drain_counted()?;
+                    let tuple = PyTuple::new(py, items)?;
                     self.push_new(tuple.into_any().unbind())?;
                 }
                 op::FROZENSET => {
@@ -349,9 +350,7 @@ impl<'py> Machine<'py, '_> {
                     setter.call1(self.py, (obj.clone(), state))?;
                     require_kept(&obj, unfilled)?;
                 }
-                op::POP => {
-                    self.pop_counted()?;
-                }
+                op::POP => drop(self.drain_counted()?),
                 op::ROOT => {
                     let root = self.pop()?;
                     self.decoded.roots.push(root);
@@ -367,14 +366,18 @@ impl<'py> Machine<'py, '_> {
     /// Pushes an object and gives it the next number.
     #[inline]
     fn push_new(&mut self, obj: Py<PyAny>) -> PyResult<()> {
-        self.decoded.objects.try_reserve(1).map_err(no_memory)?;
+        if self.decoded.objects.len() == self.decoded.objects.capacity() {
+            self.decoded.objects.try_reserve(1).map_err(no_memory)?;
+        }
         self.decoded.objects.push(obj.clone_ref(self.py));
         self.push(obj)
     }
 
-    #[inline]
+    #[inline(always)] // called for every value
     fn push(&mut self, obj: Py<PyAny>) -> PyResult<()> {
-        self.stack.try_reserve(1).map_err(no_memory)?;
+        if self.stack.len() == self.stack.capacity() {
+            self.stack.try_reserve(1).map_err(no_memory)?;
+        }
         self.stack.push(obj);
         Ok(())
     }
@@ -459,7 +462,25 @@ impl<'py> Machine<'py, '_> {
         }
     }
 
-    /// Takes as many objects off the stack as the operand says, in the order of their pushing.
+    /// As many objects from the top of the stack as the operand says, in the order of their
+    /// pushing.
+    #[inline]
+    fn drain_counted(&mut self) -> WireResult<std::vec::Drain<'_, Py<PyAny>>> {
+        let count = self.reader.varint()?;
+        let start = self.start_of(count)?;
+        Ok(self.stack.drain(start..))
+    }
+
+    /// Index of the object `count` places below the top of the stack.
+    #[inline]
+    fn start_of(&self, count: u64) -> WireResult<usize> {
+        usize::try_from(count)
+            .ok()
+            .and_then(|count| self.stack.len().checked_sub(count))
+            .ok_or_else(|| self.malformed("fewer objects on the stack than needed"))
+    }
+
+    /// Takes objects off the stack, for code that may come back to it.
     fn pop_counted(&mut self) -> WireResult<Vec<Py<PyAny>>> {
         let count = self.reader.varint()?;
         self.pop_many(count)
@@ -467,13 +488,8 @@ impl<'py> Machine<'py, '_> {
 
     #[inline]
     fn pop_many(&mut self, count: u64) -> WireResult<Vec<Py<PyAny>>> {
-        let start = usize::try_from(count)
-            .ok()
-            .and_then(|count| self.stack.len().checked_sub(count));
-        match start {
-            Some(start) => Ok(self.stack.split_off(start)),
-            None => Err(self.malformed("fewer objects on the stack than needed")),
-        }
+        let start = self.start_of(count)?;
+        Ok(self.stack.split_off(start))
     }
 
     fn pop_pairs(&mut self) -> WireResult<Vec<(Py<PyAny>, Py<PyAny>)>> {
@@ -559,12 +575,7 @@ impl<'py> Machine<'py, '_> {
         self.shape_at(number)?;
         let shape = &self.shapes[number as usize];
         let count = shape.names.len();
-        let start = self.stack.len().checked_sub(count + 1);
-        let Some(start) = start else {
-            return Err(self
-                .malformed("fewer objects on the stack than needed")
-                .into());
-        };
+        let start = self.start_of(count as u64 + 1)?;
         let obj = self.stack[start].bind(self.py);
         if !shape.is_plain {
             let state = PyDict::new(self.py);

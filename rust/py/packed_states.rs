@@ -165,6 +165,12 @@ impl RandomStates {
         if !layout.has_class_setstate(prng)? {
             return Ok(false);
         }
+        if let Some(Some((Source::Twists(0), position))) = self.states.get(index) {
+            if layout.seems_to_have(prng, self.base(index)?) {
+                layout.write_position(prng, *position)?;
+                return Ok(true);
+            }
+        }
         let applied =
             self.with_state(index, |words, position| layout.write(prng, position, words))?;
         Ok(applied.is_some())

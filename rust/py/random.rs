@@ -170,6 +170,29 @@ impl RandomLayout {
         )
     }
 
+    /// Whether an exact instance has these words, judged by a sample of them.
+    ///
+    /// Drawing numbers leaves all words alone or, about every 624th time, replaces all of them,
+    /// and so does seeding; a state that differs in a few chosen words only does not come about.
+    pub fn seems_to_have(&self, prng: &Bound<'_, PyAny>, words: &[u8; STATE_LEN]) -> bool {
+        const SAMPLES: usize = 8;
+        assert!(self.is_exact(prng));
+        // SAFETY: an exact instance, and no Python code runs here.
+        let own = unsafe { self.words(prng) };
+        let own = own.as_chunks::<4>().0.iter().step_by(WORDS / SAMPLES);
+        own.eq(words.as_chunks::<4>().0.iter().step_by(WORDS / SAMPLES))
+    }
+
+    /// Sets the position of an exact instance whose words are right already.
+    pub fn write_position(&self, prng: &Bound<'_, PyAny>, position: Position) -> PyResult<()> {
+        assert!(self.is_exact(prng) && position.index as usize <= WORDS);
+        let place = self.memory(prng).cast::<c_int>();
+        // SAFETY: as for `index`; nobody else writes while the GIL is held.
+        unsafe { place.write_unaligned(position.index as c_int) };
+        let dict = instance_dict(prng)?;
+        dict.set_item(intern!(prng.py(), "gauss_next"), position.gauss_next)
+    }
+
     /// Sets the state of an exact instance.
     pub fn write(
         &self,
@@ -177,15 +200,11 @@ impl RandomLayout {
         position: Position,
         words: &[u8; STATE_LEN],
     ) -> PyResult<()> {
-        assert!(self.is_exact(prng) && position.index as usize <= WORDS);
-        let place = self.memory(prng);
-        // SAFETY: as for `index` and `words`; nobody else writes while the GIL is held. Neither
-        // place needs to be aligned.
+        assert!(self.is_exact(prng));
+        let place = self.memory(prng).wrapping_add(size_of::<c_int>());
+        // SAFETY: as for `words`; nobody else writes while the GIL is held. The place need not
+        // be aligned.
         unsafe {
-            place
-                .cast::<c_int>()
-                .write_unaligned(position.index as c_int);
-            let place = place.add(size_of::<c_int>());
             if cfg!(target_endian = "little") {
                 place.copy_from_nonoverlapping(words.as_ptr(), STATE_LEN);
             } else {
@@ -194,8 +213,7 @@ impl RandomLayout {
                     .write_unaligned(mersenne::from_bytes(words));
             }
         }
-        let dict = instance_dict(prng)?;
-        dict.set_item(intern!(prng.py(), "gauss_next"), position.gauss_next)
+        self.write_position(prng, position)
     }
 
     /// A new generator with this state, made without drawing a seed.

@@ -13,7 +13,7 @@ use crate::py::output::big_int_bytes;
 use crate::py::prefetch::{prefetch, DISTANCE};
 use crate::wire::{op, Short, Write};
 
-/// Items of a tuple that are fetched ahead.
+/// Items of a tuple that are fetched at a time.
 const MAX_PREFETCHED: usize = 16;
 
 impl Encoder {
@@ -53,7 +53,7 @@ impl Encoder {
     }
 
     /// Writes an atom ([`is_atom`]), unless it is an integer of more than 64 bits.
-    #[inline]
+    #[inline(always)] // called for most of the values of a simulation
     fn atom(&mut self, obj: &Bound<'_, PyAny>) -> bool {
         let class = exact_type(obj);
         let buffer = &mut self.output.buffer;
@@ -202,19 +202,24 @@ impl Encoder {
     /// Writes the first items of a tuple as far as no Python code has to run; returns how many.
     fn quick_items(&mut self, tuple: &Bound<'_, PyTuple>) -> PyResult<usize> {
         let len = tuple.len();
-        let item = |index: usize| {
-            // SAFETY: called with indices below the length only.
-            unsafe { ffi::PyTuple_GetItem(tuple.as_ptr(), index as ffi::Py_ssize_t) }
-        };
-        for index in 0..len.min(MAX_PREFETCHED) {
-            prefetch(item(index));
-        }
-        for index in 0..len {
-            // SAFETY: a tuple owns its items and keeps them.
-            let item = unsafe { Borrowed::from_ptr(tuple.py(), item(index)) };
-            if !self.quick(item) && !self.unicode_text(&item)? {
-                return Ok(index);
+        let mut fetched = [std::ptr::null_mut(); MAX_PREFETCHED];
+        let mut start = 0;
+        while start < len {
+            let count = (len - start).min(MAX_PREFETCHED);
+            for (offset, place) in fetched[..count].iter_mut().enumerate() {
+                let index = (start + offset) as ffi::Py_ssize_t;
+                // SAFETY: the index is below the length.
+                *place = unsafe { ffi::PyTuple_GetItem(tuple.as_ptr(), index) };
+                prefetch(*place);
             }
+            for (offset, &item) in fetched[..count].iter().enumerate() {
+                // SAFETY: a tuple owns its items and keeps them.
+                let item = unsafe { Borrowed::from_ptr(tuple.py(), item) };
+                if !self.atom(&item) && !self.quick(item) && !self.unicode_text(&item)? {
+                    return Ok(start + offset);
+                }
+            }
+            start += count;
         }
         Ok(len)
     }
