@@ -13,6 +13,20 @@ from typing import Any, Final, final
 
 from typing_extensions import Buffer
 
+__all__ = [
+    "Decoder",
+    "Encoder",
+    "ForeignReferenceError",
+    "RandomStatePacker",
+    "RandomStates",
+    "SnapshotDecodeError",
+    "__version__",
+    "changed_attributes",
+    "chunk_bounds",
+    "index_of",
+    "loads",
+]
+
 __version__: Final[str]
 
 class ForeignReferenceError(RuntimeError):
