@@ -216,23 +216,37 @@ class _Replica:
     """Keeps a decoded simulation until the pool drops the task.
 
     A replica is one large reference cycle. The garbage collector would scan it again and again
-    while it is being built, and freeing it takes as long as decoding it. So the collector is off
-    until the pool drops the task, which is after the result has been sent; what has been created
-    since is then still in the youngest generation, and one collection of that is enough.
+    while it is being built, and freeing it takes as long as decoding it. So it is freed when the
+    pool drops the task, which is after the result has been sent. Until then the collector waits
+    for more garbage than usual; if none came together, the replica is still in the youngest
+    generation, and one collection of that is enough.
     """
 
-    __slots__ = ("_collector_was_on", "decoder")
+    __slots__ = ("_collections", "_thresholds", "decoder")
+
+    # Objects that agents may leave behind before the collector runs while they are asked.
+    _ALLOWANCE = 200_000
 
     def __init__(self) -> None:
         self.decoder: Decoder | None = None
-        self._collector_was_on = gc.isenabled()
-        gc.disable()
+        self._thresholds = gc.get_threshold()
+        self._collections = _collections()
+        gc.set_threshold(0, *self._thresholds[1:])  # off
+
+    def decoded(self, decoder: Decoder) -> None:
+        """Keep the replica, and have the collector look after what the agents leave behind."""
+        self.decoder = decoder
+        if self._thresholds[0] > 0:
+            gc.set_threshold(gc.get_count()[0] + self._ALLOWANCE, *self._thresholds[1:])
 
     def __del__(self) -> None:
         self.decoder = None
-        gc.collect(0)
-        if self._collector_was_on:
-            gc.enable()
+        gc.collect(0 if _collections() == self._collections else 2)
+        gc.set_threshold(*self._thresholds)
+
+
+def _collections() -> int:
+    return sum(generation["collections"] for generation in gc.get_stats())
 
 
 def run_chunk(task: Task) -> Result:
@@ -256,7 +270,7 @@ def run_chunk(task: Task) -> Result:
             agents = decoder.objects(task.agents)
             offsets = decoder.random_offsets([getattr(agent, "prng", None) for agent in agents])
             if task.replica is not None:
-                task.replica.decoder = decoder
+                task.replica.decoded(decoder)
             with contextlib.closing(RandomStatePacker(data, offsets)) as packer:
                 return _ask_agents(task, decoder, agents, packer)
     except BaseException as error:

@@ -9,8 +9,10 @@ use std::mem::MaybeUninit;
 
 use pyo3::ffi::{PyObject, Py_ssize_t};
 use pyo3::prelude::*;
+use pyo3::types::PyBytes;
 
 use super::errors::status;
+use super::runtime::Runtime;
 
 #[repr(C)]
 struct View {
@@ -39,6 +41,8 @@ extern "C" {
 pub struct Buffer {
     // Boxed: exporters may keep pointers into the view.
     view: Box<View>,
+    /// The exporter lets nobody in this process write to the memory.
+    is_constant: bool,
 }
 
 // SAFETY: the view is only read, and released while attached to the interpreter (see `Drop`).
@@ -55,7 +59,10 @@ impl Buffer {
         })?;
         // SAFETY: PyObject_GetBuffer succeeded, so it has filled the view.
         let view = unsafe { Box::from_raw(Box::into_raw(view).cast::<View>()) };
-        Ok(Buffer { view })
+        let is_mmap = obj.is_instance(Runtime::get(obj.py())?.mmap.bind(obj.py()))?;
+        // Others can be read-only views of memory that somebody else writes to.
+        let is_constant = view.readonly != 0 && (is_mmap || obj.is_exact_instance_of::<PyBytes>());
+        Ok(Buffer { view, is_constant })
     }
 
     pub fn readonly(&self) -> bool {
@@ -76,14 +83,13 @@ impl Buffer {
         unsafe { std::slice::from_raw_parts(self.view.buf.cast::<u8>(), self.view.len as usize) }
     }
 
-    /// The bytes for use across calls of Python code: a copy if the exporter lets others write.
-    ///
-    /// Read-only memory counts as constant. For a file mapped read-only that is a contract with
-    /// whoever holds the file; the runners write to a frame only between batches.
+    /// The bytes for use across calls of Python code: a copy unless they are `bytes` or a file
+    /// mapped read-only. For the latter it is a contract with whoever holds the file; the
+    /// runners write to a frame only between batches.
     pub fn constant(&self) -> Cow<'_, [u8]> {
-        // SAFETY: read-only, or copied before any other code runs.
+        // SAFETY: constant, or copied before any other code runs.
         let bytes = unsafe { self.bytes() };
-        if self.readonly() {
+        if self.is_constant {
             Cow::Borrowed(bytes)
         } else {
             Cow::Owned(bytes.to_vec())

@@ -289,21 +289,24 @@ impl<'py> Machine<'py, '_> {
                 op::SET_ITEMS => self.set_items()?,
                 op::SET_ITEMS_LATE => {
                     let pairs = self.pop_pairs()?;
-                    let dict = self.top::<PyDict>("items for what is no dict")?;
+                    let dict = self.peek()?;
+                    if !dict.is_instance_of::<PyDict>() {
+                        return Err(self.malformed("late items for what is no dict").into());
+                    }
                     self.late.set_items(&dict, pairs)?;
                 }
                 op::SET => self.push_new(PySet::empty(self.py)?.into_any().unbind())?,
                 op::ADD => {
                     let elements = self.pop_counted()?;
-                    let set = self.top::<PySet>("elements for what is no set")?;
-                    let set = set.cast::<PySet>()?;
+                    let set = self.top_set()?;
+                    let set = set.cast_exact::<PySet>()?;
                     for element in elements {
                         set.add(element)?;
                     }
                 }
                 op::ADD_LATE => {
                     let elements = self.pop_counted()?;
-                    let set = self.top::<PySet>("elements for what is no set")?;
+                    let set = self.top_set()?;
                     self.late.add(&set, elements)?;
                 }
                 op::EMPTY_TUPLE => self.push(PyTuple::empty(self.py).into_any().unbind())?,
@@ -452,13 +455,13 @@ impl<'py> Machine<'py, '_> {
         }
     }
 
-    /// The topmost object, which must be an instance of `T`.
-    fn top<T: pyo3::PyTypeCheck>(&self, what: &'static str) -> WireResult<Bound<'py, PyAny>> {
+    /// The topmost object, which must be an exact set: iteration over subclasses runs user code.
+    fn top_set(&self) -> WireResult<Bound<'py, PyAny>> {
         let top = self.peek()?;
-        if top.cast::<T>().is_ok() {
+        if top.is_exact_instance_of::<PySet>() {
             Ok(top)
         } else {
-            Err(self.malformed(what))
+            Err(self.malformed("elements for what is no set"))
         }
     }
 

@@ -23,8 +23,8 @@ enum Items {
 struct Late {
     container: Py<PyAny>,
     items: Items,
-    /// The items were all in the container when it was last filled. They are not if a hash
-    /// failed, or if unfinished keys looked equal.
+    /// The items got into the container when it was last filled. They did not if a hash failed,
+    /// or if unfinished keys looked equal.
     filled: bool,
 }
 
@@ -55,7 +55,7 @@ impl LateContainers {
 
     fn attempt(&mut self, container: &Bound<'_, PyAny>, items: Items) -> PyResult<()> {
         let filled = match fill(container, &items, Way::OwnMethods) {
-            Ok(()) => contents(container)?.has_same(&items),
+            Ok(()) => holds(container, &items)?,
             // Too early; if the hash is broken for good, the error comes again at the end.
             Err(error) if error.is_instance_of::<PyException>(container.py()) => false,
             Err(error) => return Err(error),
@@ -84,7 +84,7 @@ impl LateContainers {
             }
             clear(container)?;
             match fill(container, &late.items, Way::OwnMethods) {
-                Ok(()) => late.filled = contents(container)?.has_same(&late.items),
+                Ok(()) => late.filled = holds(container, &late.items)?,
                 Err(error) if error.is_instance_of::<PyException>(py) => {
                     unfilled.push(Unfilled {
                         container: container.clone(),
@@ -202,6 +202,15 @@ fn fill(container: &Bound<'_, PyAny>, items: &Items, way: Way) -> PyResult<()> {
                 .try_for_each(|(key, value)| dict.set_item(key, value))
         }
     }
+}
+
+/// Whether a container that has just been filled without an error has all its items.
+fn holds(container: &Bound<'_, PyAny>, items: &Items) -> PyResult<bool> {
+    if container.is_instance_of::<PyDict>() && !container.is_exact_instance_of::<PyDict>() {
+        // A `__setitem__` of the user's decides what it stores, and must not be called twice.
+        return Ok(true);
+    }
+    Ok(contents(container)?.has_same(items))
 }
 
 fn contents(container: &Bound<'_, PyAny>) -> PyResult<Items> {

@@ -24,16 +24,17 @@ pub enum Step {
 impl Step {
     /// Step to the value under `key`, which may be any object.
     pub fn key(key: &Bound<'_, PyAny>) -> Step {
-        Step::Key(match key.repr() {
+        let text = match key.repr() {
             Ok(text) => text.to_string_lossy().into_owned(),
             Err(_) => format!("<{}>", type_name(key)),
-        })
+        };
+        Step::Key(shortened(text))
     }
 
     /// Step to the attribute `name`, which may be any object.
     pub fn attribute(name: &Bound<'_, PyAny>) -> Step {
         match name.cast::<PyString>() {
-            Ok(name) => Step::Attribute(name.to_string_lossy().into_owned()),
+            Ok(name) => Step::Attribute(shortened(name.to_string_lossy().into_owned())),
             Err(_) => Step::key(name),
         }
     }
@@ -45,10 +46,29 @@ fn type_name(obj: &Bound<'_, PyAny>) -> String {
         .map_or_else(|_| "object".to_owned(), |name| name.to_string())
 }
 
+/// Longest text of a key in a path, in characters.
+const MAX_KEY: usize = 100;
+/// Steps at either end of a long path that are spelt out.
+const MAX_STEPS: usize = 20;
+
+fn shortened(text: String) -> String {
+    match text.char_indices().nth(MAX_KEY) {
+        Some((end, _)) => format!("{}...", &text[..end]),
+        None => text,
+    }
+}
+
 /// Joins a root's name and steps, e.g. `simulator.agents[3].rule`.
 pub fn join(root: &str, steps: &[Step]) -> String {
     let mut path = root.to_owned();
-    for step in steps {
+    let left_out = MAX_STEPS..steps.len().saturating_sub(MAX_STEPS);
+    for (index, step) in steps.iter().enumerate() {
+        if left_out.contains(&index) {
+            if index == left_out.start {
+                path.push_str(&format!(" ...({} more)... ", left_out.len()));
+            }
+            continue;
+        }
         match step {
             Step::Attribute(name) => {
                 path.push('.');

@@ -341,3 +341,12 @@ def test_the_original_is_unharmed_after_an_error() -> None:
         copy_of(graph)
     graph.pop()
     assert copy_of(graph)[0].a == [1]
+
+
+def test_a_long_path_is_shortened() -> None:
+    graph: object = threading.Lock()
+    for _ in range(5000):
+        graph = [graph]
+    with pytest.raises(TypeError, match=r"kkk\.\.\.\]\[0\].* more\).*\[0\]\)$") as raised:
+        snapshot.dumps({"k" * 300_000: graph})
+    assert len(str(raised.value)) < 1000

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import collections
+import enum
+import pickle
 from typing import Any
 
 import pytest
@@ -294,3 +296,31 @@ def test_a_hash_that_fails_while_loading(make: Any) -> None:
     finally:
         HashFails.allowed = True
     assert len(snapshot.loads(data)[0]) == 1
+
+
+class Side(enum.Enum):
+    BUY = 1
+    SELL = 2
+
+
+class Levels(dict):  # type: ignore[type-arg]
+    """Stores copies, notes every call, and can be frozen once it is complete."""
+
+    frozen = False
+
+    def __setitem__(self, key: Side, value: list[int]) -> None:
+        if self.frozen:
+            raise TypeError("frozen")
+        self.__dict__.setdefault("log", []).append(key.name)
+        super().__setitem__(key, list(value))
+
+
+def test_items_are_set_once_through_a_method_of_the_user() -> None:
+    levels = Levels()
+    levels[Side.BUY] = [1]
+    levels[Side.SELL] = [2]
+    levels.frozen = True
+    expected = pickle.loads(pickle.dumps(levels, protocol=5))
+    copied = snapshot.loads(snapshot.dumps(levels))
+    assert vars(copied) == vars(expected)
+    assert list(copied.items()) == list(expected.items()) == [(Side.BUY, [1]), (Side.SELL, [2])]

@@ -114,7 +114,9 @@ class MultiProcessAgentParallelRunner(_PamsProcessRunner):
         referring to the old object.
 
     Note:
-        **Limits.** Whatever the simulation consists of has to be picklable, and importable by
+        **Limits.** Agents of one batch do not see what the others change (listed attributes, a
+        shared ``prng``), unlike under ``SequentialRunner``, which asks them one after the other.
+        Whatever the simulation consists of has to be picklable, and importable by
         the workers unless they are forked. Log entries that ``submit_orders`` writes are lost.
         Copying the simulation costs more than light agents gain from a second core; the runner
         pays off if asking the agents takes much longer than copying them.

@@ -365,7 +365,8 @@ enum Names {
 fn attribute_names(dict: &Bound<'_, PyDict>) -> PyResult<Option<Names>> {
     let mut names = Vec::with_capacity(dict.len());
     let mut usual = true;
-    for (name, _) in dict.iter() {
+    // A list of them, since looking at a name can make an exception and so run finalizers.
+    for name in dict.keys().iter() {
         match name.cast_exact::<PyString>() {
             Ok(text) => match text.to_str() {
                 Ok(text) if INSTANCE_HOOKS.contains(&text) => return Ok(None),
