@@ -206,11 +206,20 @@ fn fill(container: &Bound<'_, PyAny>, items: &Items, way: Way) -> PyResult<()> {
 
 /// Whether a container that has just been filled without an error has all its items.
 fn holds(container: &Bound<'_, PyAny>, items: &Items) -> PyResult<bool> {
-    if container.is_instance_of::<PyDict>() && !container.is_exact_instance_of::<PyDict>() {
-        // A `__setitem__` of the user's decides what it stores, and must not be called twice.
+    if container.is_instance_of::<PyDict>() && has_own_setitem(container)? {
+        // It decides what is stored, and must not be called twice.
         return Ok(true);
     }
     Ok(contents(container)?.has_same(items))
+}
+
+/// Whether a dict's class overrides `__setitem__`.
+fn has_own_setitem(dict: &Bound<'_, PyAny>) -> PyResult<bool> {
+    let py = dict.py();
+    let name = intern!(py, "__setitem__");
+    let own = dict.get_type().getattr(name)?;
+    let ordered = Runtime::get(py)?.ordered_dict.bind(py);
+    Ok(!own.is(py.get_type::<PyDict>().getattr(name)?) && !own.is(ordered.getattr(name)?))
 }
 
 fn contents(container: &Bound<'_, PyAny>) -> PyResult<Items> {
