@@ -324,3 +324,19 @@ def test_items_are_set_once_through_a_method_of_the_user() -> None:
     copied = snapshot.loads(snapshot.dumps(levels))
     assert vars(copied) == vars(expected)
     assert list(copied.items()) == list(expected.items()) == [(Side.BUY, [1]), (Side.SELL, [2])]
+
+
+@pytest.mark.parametrize("holder_class", [dict, MyDict, MyDefaultDict, MyOrderedDict])
+def test_unfinished_keys_that_look_equal(holder_class: type) -> None:
+    """Both keys are being built when their dict is, and have the same hash until then."""
+    holder = holder_class()
+    first, second = HashedByDefault("a"), HashedByDefault("b")
+    holder[first] = 0
+    holder[second] = 1
+    first.second = second  # type: ignore[attr-defined]
+    second.holder = holder  # type: ignore[attr-defined]
+    copied = snapshot.loads(snapshot.dumps(first))
+    found = copied.second.holder
+    assert type(found) is holder_class
+    assert [(key.key, value) for key, value in found.items()] == [("a", 0), ("b", 1)]
+    assert (found[copied], found[copied.second]) == (0, 1)
