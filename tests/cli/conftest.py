@@ -19,6 +19,7 @@ SCRIPT = Path(sysconfig.get_path("scripts")) / "pams-parallel"
 TIMEOUT = 120
 
 AGENTS = '''
+import multiprocessing
 import os
 
 from pams.agents import FCNAgent
@@ -39,10 +40,9 @@ class Chatty(FCNAgent):
 class Bound(FCNAgent):
     """Not deterministic given its generator: asks who runs it."""
 
-    maker = os.getpid()
-
     def submit_orders(self, markets):
-        self.prng.seed(os.getpid())
+        is_worker = multiprocessing.parent_process() is not None
+        self.prng.seed(2 * self.agent_id + is_worker)
         return super().submit_orders(markets)
 
 
