@@ -14,6 +14,7 @@ import gc
 import os
 import pickle
 import threading
+import uuid
 from collections.abc import Callable, Mapping
 from itertools import compress
 from multiprocessing.reduction import ForkingPickler
@@ -37,14 +38,34 @@ _ATOMIC_TYPES = frozenset({type(None), bool, int, float, complex, str, bytes, tu
 
 _NO_NAMES: tuple[str, ...] = ()
 
+# A function that prepares a worker process, and its arguments. What it returns, if anything, is
+# the text of a warning for the main process.
+Preparation = tuple[Callable[..., str | None], tuple[Any, ...]]
+
+# Together with the process id, which a forked child does not share, it tells interpreters apart.
+_INTERPRETER = uuid.uuid4().bytes
+
+
+class Outcome(NamedTuple):
+    """What came of an initialization.
+
+    Attributes:
+        failure: what went wrong.
+        warnings: texts that the main process warns of.
+    """
+
+    failure: Failure | None = None
+    warnings: tuple[str, ...] = ()
+
 
 class Initialization:
     """What a worker does once, before its first task.
 
     Args:
         token: bytes that only one runner uses.
-        preparation: pairs of an importable function and its arguments, called in this order
-            before the initializer and its arguments are even unpickled.
+        preparation: what is called in this order before the initializer and its arguments are
+            even unpickled. It changes the process, so it is left out on workers that share
+            the interpreter with the runner, e.g. threads.
         function: the user's initializer, if any.
         args: its arguments.
 
@@ -53,17 +74,18 @@ class Initialization:
     only be inherited, e.g. a :class:`multiprocessing.Lock`.
     """
 
-    __slots__ = ("_call", "_pickled", "preparation", "token")
+    __slots__ = ("_call", "_interpreter", "_pickled", "preparation", "token")
 
     def __init__(
         self,
         token: bytes,
-        preparation: tuple[tuple[Callable[..., object], tuple[Any, ...]], ...],
+        preparation: tuple[Preparation, ...],
         function: Callable[..., object] | None,
         args: tuple[Any, ...],
     ) -> None:
         self.token = token
         self.preparation = preparation
+        self._interpreter = (os.getpid(), _INTERPRETER)
         self._call = (function, args)
         self._pickled: bytes | None = None
 
@@ -71,46 +93,52 @@ class Initialization:
         pickled = self._pickled
         if pickled is None:
             pickled = bytes(ForkingPickler.dumps(self._call))
-        return _rebuild_initialization, (self.token, self.preparation, pickled)
+        return _rebuild_initialization, (self.token, self.preparation, self._interpreter, pickled)
 
     @property
     def is_local(self) -> bool:
         """Whether this is the object that the runner made, not a copy that was sent."""
         return self._pickled is None
 
-    def attempt(self) -> Failure | None:
-        """Run it; return the record of a failure, whatever it was."""
+    def attempt(self) -> Outcome:
+        """Run it; whatever fails is in the outcome."""
+        warnings: list[str] = []
         try:
-            for function, args in self.preparation:
-                function(*args)
+            if self._interpreter != (os.getpid(), _INTERPRETER):
+                for function, args in self.preparation:
+                    text = function(*args)
+                    if text is not None:
+                        warnings.append(text)
             call = self._call if self._pickled is None else pickle.loads(self._pickled)
             initializer, initargs = call
             if initializer is not None:
                 initializer(*initargs)
         except BaseException as error:
-            return record_failure(FailureKind.INITIALIZER, error)
-        return None
+            return Outcome(record_failure(FailureKind.INITIALIZER, error), tuple(warnings))
+        return Outcome(None, tuple(warnings))
 
 
 def _rebuild_initialization(
     token: bytes,
-    preparation: tuple[tuple[Callable[..., object], tuple[Any, ...]], ...],
+    preparation: tuple[Preparation, ...],
+    interpreter: tuple[int, bytes],
     pickled: bytes,
 ) -> Initialization:
     initialization = Initialization(token, preparation, None, ())
+    initialization._interpreter = interpreter
     initialization._pickled = pickled
     return initialization
 
 
 # Outcome of the initializations of this process by (process id, token): a forked child inherits
 # the dict, but not what its entries say. Threads that are workers keep their own.
-_outcomes: dict[tuple[int, bytes], Failure | None] = {}
+_outcomes: dict[tuple[int, bytes], Outcome] = {}
 _outcomes_lock = threading.Lock()
 
 
 class _OfThread(threading.local):
     def __init__(self) -> None:
-        self.outcomes: dict[tuple[int, bytes], Failure | None] = {}
+        self.outcomes: dict[tuple[int, bytes], Outcome] = {}
 
 
 _of_thread = _OfThread()
@@ -121,7 +149,7 @@ def initialize_process(initialization: Initialization) -> None:
     _outcomes[os.getpid(), initialization.token] = initialization.attempt()
 
 
-def _initialize(required: bytes | Initialization) -> Failure | None:
+def _initialize(required: bytes | Initialization) -> Outcome:
     """Make sure that this worker is initialized.
 
     Args:
@@ -129,10 +157,10 @@ def _initialize(required: bytes | Initialization) -> Failure | None:
             that the first task of each worker runs.
 
     Returns:
-        What went wrong.
+        The outcome, the same for every task.
     """
     if isinstance(required, bytes):
-        return _outcomes.get((os.getpid(), required))
+        return _outcomes.get((os.getpid(), required), Outcome())
     key = (os.getpid(), required.token)
     if required.is_local and threading.current_thread() is not threading.main_thread():
         outcomes = _of_thread.outcomes
@@ -202,7 +230,8 @@ class Result(NamedTuple):
             that exist, and their values. Empty if no agent has a root.
         lost: pairs of a position in the chunk and the sorted names of attributes whose changes
             are lost, each name once per class.
-        failure: what went wrong; then everything else is empty.
+        failure: what went wrong; then everything else but the warnings is empty.
+        warnings: texts about the worker that the main process warns of, once each.
     """
 
     states: bytes = b""
@@ -210,6 +239,7 @@ class Result(NamedTuple):
     data: bytes = b""
     lost: tuple[tuple[int, tuple[str, ...]], ...] = ()
     failure: Failure | None = None
+    warnings: tuple[str, ...] = ()
 
 
 class _Replica:
@@ -258,23 +288,28 @@ def run_chunk(task: Task) -> Result:
     Returns:
         The result. Exceptions are returned in it.
     """
+    initialized = Outcome()
     try:
         if task.initialization is not None:
-            failure = _initialize(task.initialization)
-            if failure is not None:
-                return Result(failure=failure)
-        if task.owns_process:
-            task.replica = _Replica()
-        with task.frame.open() as data:
-            decoder = Decoder(data, CONSTANTS)
-            agents = decoder.objects(task.agents)
-            offsets = decoder.random_offsets([getattr(agent, "prng", None) for agent in agents])
-            if task.replica is not None:
-                task.replica.decoded(decoder)
-            with contextlib.closing(RandomStatePacker(data, offsets)) as packer:
-                return _ask_agents(task, decoder, agents, packer)
+            initialized = _initialize(task.initialization)
+        failure = initialized.failure
+        result = _run(task) if failure is None else Result(failure=failure)
     except BaseException as error:
-        return Result(failure=record_failure(FailureKind.TASK, error))
+        result = Result(failure=record_failure(FailureKind.TASK, error))
+    return result._replace(warnings=initialized.warnings)
+
+
+def _run(task: Task) -> Result:
+    if task.owns_process:
+        task.replica = _Replica()
+    with task.frame.open() as data:
+        decoder = Decoder(data, CONSTANTS)
+        agents = decoder.objects(task.agents)
+        offsets = decoder.random_offsets([getattr(agent, "prng", None) for agent in agents])
+        if task.replica is not None:
+            task.replica.decoded(decoder)
+        with contextlib.closing(RandomStatePacker(data, offsets)) as packer:
+            return _ask_agents(task, decoder, agents, packer)
 
 
 def _ask_agents(

@@ -16,15 +16,13 @@ import random
 import uuid
 import warnings
 import weakref
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import (
     BrokenExecutor,
-    CancelledError,
     Executor,
     Future,
     ProcessPoolExecutor,
     ThreadPoolExecutor,
-    as_completed,
 )
 from io import TextIOWrapper
 from itertools import compress
@@ -40,22 +38,26 @@ from pams.runners import MultiThreadAgentParallelRunner as _PamsThreadRunner
 from pams.session import Session
 from pams.simulator import Simulator
 
-from .._core import RandomStates, chunk_bounds, index_of
+from .._core import chunk_bounds, index_of
 from ..executors import abandon
-from ..failures import Failure
 from ..settings import PROCESS_RUNNER_KEYS, Key, near_misses, parse_settings, parse_start_method
 from ..simulation_objects import select_numbered, simulation_objects
-from ..snapshot import Decoder, Encoder, library_reducers
+from ..snapshot import Encoder, library_reducers
 from ..synced import listed_names, set_values
-from ..transport import INLINE_LIMIT, Frame, Transport
-from ..worker import CONSTANTS, Initialization, Result, Task, initialize_process, run_chunk
+from ..transport import INLINE_LIMIT, Transport
+from ..worker import (
+    CONSTANTS,
+    Initialization,
+    Preparation,
+    Result,
+    Task,
+    initialize_process,
+    run_chunk,
+)
+from .batches import Answers, Batch, has_ended_normally, wait_for_results, warnings_of_workers
 
 # What an agent submits.
 Orders = list[Order | Cancel]
-
-# Sizes of a number and of an offset in the byte strings that the core takes and gives.
-_NUMBER_SIZE = 4
-_OFFSET_SIZE = 8
 
 
 class MultiProcessAgentParallelRunner(_PamsProcessRunner):
@@ -165,6 +167,8 @@ class MultiProcessAgentParallelRunner(_PamsProcessRunner):
         self._asked_names: dict[int, tuple[str, ...]] = {}
         # Pairs of an agent class and an attribute name that have been warned about.
         self._warned: set[tuple[type, str]] = set()
+        # Texts from workers that have been warned of.
+        self._passed_on: set[str] = set()
 
     # ------------------------------------------------------------------ setup and executor
 
@@ -291,13 +295,14 @@ class MultiProcessAgentParallelRunner(_PamsProcessRunner):
         """
         return ()
 
-    def _get_worker_preparation(
-        self,
-    ) -> tuple[tuple[Callable[..., object], tuple[Any, ...]], ...]:
-        """Get what each worker calls before it unpickles the initializer and its arguments.
+    def _get_worker_preparation(self) -> tuple[Preparation, ...]:
+        """Get what each worker process calls before it unpickles the initializer's arguments.
+
+        Workers that share the interpreter with the main process, e.g. threads, do not call it.
 
         Returns:
-            Pairs of an importable function and its arguments.
+            Pairs of an importable function and its arguments. What a function returns is ``None``
+            or the text of a warning for the main process.
         """
         return ()
 
@@ -436,7 +441,7 @@ class MultiProcessAgentParallelRunner(_PamsProcessRunner):
             futures: dict[Future[Result], range] = {}
             is_submitting = False
             try:
-                batch = _Batch(agents)
+                batch = Batch(agents)
                 chunks = self._chunks(agents)
                 executor = self._get_executor()
                 self._encode(batch, executor)
@@ -445,17 +450,20 @@ class MultiProcessAgentParallelRunner(_PamsProcessRunner):
                 for task, positions in tasks:
                     futures[executor.submit(run_chunk, task)] = positions
                 is_submitting = False
-                results = _results(batch, futures)
+                try:
+                    results = wait_for_results(batch, futures)
+                finally:
+                    self._pass_on_warnings(futures)
                 buffer = stack.enter_context(batch.frame.open())
                 answers = []
                 for positions, result in results:
-                    answers.append(_Answers(batch, positions, result, buffer))
+                    answers.append(Answers(batch, positions, result, buffer))
                     stack.callback(answers[-1].states.close)
                 self._warn_about_lost_changes(answers)
             except BaseException as error:
                 # An interrupted submit() can have started a task without returning its future.
                 all_known = not is_submitting and not isinstance(error, BrokenExecutor)
-                if all_known and all(map(_has_ended_normally, futures)):
+                if all_known and all(map(has_ended_normally, futures)):
                     self._shutdown_executor()
                 else:
                     self._abandon_executor(futures)
@@ -483,7 +491,7 @@ class MultiProcessAgentParallelRunner(_PamsProcessRunner):
             raise ValueError(message)
         return chunks
 
-    def _encode(self, batch: _Batch, executor: Executor) -> None:
+    def _encode(self, batch: Batch, executor: Executor) -> None:
         """Take the snapshot that all tasks of the batch decode."""
         mapped = isinstance(executor, ProcessPoolExecutor)
         if self._transport is None or self._transport.mapped != mapped:
@@ -505,7 +513,7 @@ class MultiProcessAgentParallelRunner(_PamsProcessRunner):
         batch.frame = self._transport.frame(encoder.finish(), encoder.size)
 
     def _tasks(
-        self, batch: _Batch, chunks: list[list[Agent]], executor: Executor
+        self, batch: Batch, chunks: list[list[Agent]], executor: Executor
     ) -> list[tuple[Task, range]]:
         """Make a task of every chunk that is not empty, with its positions in the batch."""
         if self._initialization[0]() is not executor:
@@ -518,9 +526,7 @@ class MultiProcessAgentParallelRunner(_PamsProcessRunner):
             positions = range(start, start + len(chunk))
             start = positions.stop
             if chunk:
-                numbers = batch.agent_numbers[
-                    positions.start * _NUMBER_SIZE : positions.stop * _NUMBER_SIZE
-                ]
+                numbers = batch.numbers_at(positions)
                 names = batch.names_at(positions)
                 task = Task(batch.frame, numbers, names, initialization, owns_process)
                 tasks.append((task, positions))
@@ -535,7 +541,13 @@ class MultiProcessAgentParallelRunner(_PamsProcessRunner):
         finally:
             self._close_transport()
 
-    def _warn_about_lost_changes(self, answers: Iterable[_Answers]) -> None:
+    def _pass_on_warnings(self, futures: Iterable[Future[Result]]) -> None:
+        for text in warnings_of_workers(futures):
+            if text not in self._passed_on:
+                self._passed_on.add(text)
+                warnings.warn(text, stacklevel=3)
+
+    def _warn_about_lost_changes(self, answers: Iterable[Answers]) -> None:
         names_by_class: dict[type, set[str]] = {}
         for answer in answers:
             for position, names in answer.lost:
@@ -553,7 +565,7 @@ class MultiProcessAgentParallelRunner(_PamsProcessRunner):
                 stacklevel=2,
             )
 
-    def _receive(self, session: Session, answer: _Answers, submitted: list[Orders]) -> None:
+    def _receive(self, session: Session, answer: Answers, submitted: list[Orders]) -> None:
         """Update the agents of a chunk one after the other, as far as their orders are valid."""
         set_attributes = receive_orders = None
         if self._is_overridden("_receive_synced_attributes_from_worker"):
@@ -613,76 +625,6 @@ _DEFAULT_HOOKS = {
 }
 
 
-class _Batch:
-    """Agents that are asked together, and the snapshot that their tasks decode.
-
-    Attributes:
-        agents: agents in the order in which they are asked.
-        names: names in ``synced_attributes`` by position.
-        frame: the snapshot.
-        externals: objects on the main process that results can refer to.
-        agent_numbers: numbers of the agents in the snapshot.
-        prng_offsets: offsets of their generators in the snapshot.
-    """
-
-    frame: Frame
-    externals: tuple[Any, ...]
-    agent_numbers: bytes
-    prng_offsets: bytes
-
-    def __init__(self, agents: list[Agent]) -> None:
-        self.agents = agents
-        self.names = listed_names(agents)
-
-    def names_at(self, positions: range) -> dict[int, tuple[str, ...]]:
-        """Names by position in the chunk of the agents at ``positions``."""
-        if not self.names:
-            return {}
-        return {
-            i: self.names[position]
-            for i, position in enumerate(positions)
-            if position in self.names
-        }
-
-
-class _Answers:
-    """Decoded result of a chunk.
-
-    Args:
-        batch: batch.
-        positions: positions of the chunk's agents in the batch.
-        result: what the worker returned.
-        buffer: bytes of the frame.
-
-    Attributes:
-        agents: agents of the chunk on the main process.
-        names: names in ``synced_attributes`` by position in the chunk.
-        states: states of the generators.
-        roots: orders etc. by position in the chunk; see :class:`~pams_parallel.worker.Result`.
-        lost: names of attributes whose changes are lost.
-    """
-
-    __slots__ = ("agents", "lost", "names", "roots", "states")
-
-    def __init__(self, batch: _Batch, positions: range, result: Result, buffer: Any) -> None:
-        self.agents = batch.agents[positions.start : positions.stop]
-        self.names = batch.names_at(positions)
-        self.lost = result.lost
-        self.roots: dict[int, Sequence[Any]] = {}
-        if result.positions:
-            roots = Decoder(result.data, batch.externals).roots
-            self.roots = dict(zip(result.positions, roots, strict=True))
-        offsets = batch.prng_offsets[positions.start * _OFFSET_SIZE : positions.stop * _OFFSET_SIZE]
-        self.states = RandomStates(result.states, buffer, offsets)
-
-    def prng_state(self, position: int) -> Any:
-        """State of an agent's generator as ``getstate()`` gives it, ``None`` if it has none."""
-        root = self.roots.get(position)
-        if root is not None and root[1] is not None:
-            return root[1][0]
-        return self.states.getstate(position)
-
-
 def _shut_down(executor: Executor) -> None:
     try:
         executor.shutdown(wait=True)
@@ -694,37 +636,3 @@ def _shut_down(executor: Executor) -> None:
 def _set_prng_state(agent: Agent, state: Any) -> None:
     if state is not None:
         agent.prng.setstate(state)
-
-
-def _results(batch: _Batch, futures: Mapping[Future[Result], range]) -> list[tuple[range, Result]]:
-    """Wait for the results, in the order of the futures, or raise the first failure.
-
-    Of several failures known when one is noticed, the one of the agent asked first counts.
-    """
-    for future in as_completed(futures):
-        if _failure(future) is not None:
-            break
-    else:
-        return [(positions, future.result()) for future, positions in futures.items()]
-    failures: list[tuple[int, BaseException | Failure]] = []
-    for future, positions in futures.items():
-        failure = _failure(future) if future.done() else None
-        if isinstance(failure, Failure):
-            failures.append((positions.start + failure.position, failure))
-        elif failure is not None:
-            failures.append((positions.start, failure))
-    position, first = min(failures, key=lambda item: item[0])
-    if isinstance(first, Failure):
-        raise first.to_exception(batch.agents[position], batch.names.get(position, ()))
-    raise first
-
-
-def _failure(future: Future[Result]) -> BaseException | Failure | None:
-    if future.cancelled():
-        return CancelledError()
-    error = future.exception()
-    return future.result().failure if error is None else error
-
-
-def _has_ended_normally(future: Future[Result]) -> bool:
-    return future.done() and not isinstance(_failure(future), (BrokenExecutor, CancelledError))

@@ -1,0 +1,147 @@
+"""One batch on the main process: its snapshot, the wait for its tasks, their decoded results."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import BrokenExecutor, CancelledError, Future, as_completed
+from typing import Any
+
+from pams.agents import Agent
+
+from .._core import RandomStates
+from ..failures import Failure
+from ..snapshot import Decoder
+from ..synced import listed_names
+from ..transport import Frame
+from ..worker import Result
+
+# Sizes of a number and of an offset in the byte strings that the core takes and gives.
+_NUMBER_SIZE = 4
+_OFFSET_SIZE = 8
+
+
+class Batch:
+    """Agents that are asked together, and the snapshot that their tasks decode.
+
+    Attributes:
+        agents: agents in the order in which they are asked.
+        names: names in ``synced_attributes`` by position.
+        frame: the snapshot.
+        externals: objects on the main process that results can refer to.
+        agent_numbers: numbers of the agents in the snapshot.
+        prng_offsets: offsets of their generators in the snapshot.
+    """
+
+    frame: Frame
+    externals: tuple[Any, ...]
+    agent_numbers: bytes
+    prng_offsets: bytes
+
+    def __init__(self, agents: list[Agent]) -> None:
+        self.agents = agents
+        self.names = listed_names(agents)
+
+    def names_at(self, positions: range) -> dict[int, tuple[str, ...]]:
+        """Names by position in the chunk of the agents at ``positions``."""
+        if not self.names:
+            return {}
+        return {
+            i: self.names[position]
+            for i, position in enumerate(positions)
+            if position in self.names
+        }
+
+    def numbers_at(self, positions: range) -> bytes:
+        """Numbers of the agents at ``positions``."""
+        return self.agent_numbers[positions.start * _NUMBER_SIZE : positions.stop * _NUMBER_SIZE]
+
+
+class Answers:
+    """Decoded result of a chunk.
+
+    Args:
+        batch: batch.
+        positions: positions of the chunk's agents in the batch.
+        result: what the worker returned.
+        buffer: bytes of the frame.
+
+    Attributes:
+        agents: agents of the chunk on the main process.
+        names: names in ``synced_attributes`` by position in the chunk.
+        states: states of the generators.
+        roots: orders etc. by position in the chunk; see :class:`~pams_parallel.worker.Result`.
+        lost: names of attributes whose changes are lost.
+    """
+
+    __slots__ = ("agents", "lost", "names", "roots", "states")
+
+    def __init__(self, batch: Batch, positions: range, result: Result, buffer: Any) -> None:
+        self.agents = batch.agents[positions.start : positions.stop]
+        self.names = batch.names_at(positions)
+        self.lost = result.lost
+        self.roots: dict[int, Sequence[Any]] = {}
+        if result.positions:
+            roots = Decoder(result.data, batch.externals).roots
+            self.roots = dict(zip(result.positions, roots, strict=True))
+        offsets = batch.prng_offsets[positions.start * _OFFSET_SIZE : positions.stop * _OFFSET_SIZE]
+        self.states = RandomStates(result.states, buffer, offsets)
+
+    def prng_state(self, position: int) -> Any:
+        """State of an agent's generator as ``getstate()`` gives it, ``None`` if it has none."""
+        root = self.roots.get(position)
+        if root is not None and root[1] is not None:
+            return root[1][0]
+        return self.states.getstate(position)
+
+
+def wait_for_results(
+    batch: Batch, futures: Mapping[Future[Result], range]
+) -> list[tuple[range, Result]]:
+    """Wait until all tasks of a batch are done or one has failed.
+
+    Args:
+        batch: batch.
+        futures: positions in the batch of a chunk's agents by the future of its task.
+
+    Returns:
+        Positions and result of every chunk, in the order of the futures.
+
+    Raises:
+        BaseException: a task has failed. Of several failures known at that moment, the one of the
+            agent asked first counts.
+    """
+    for future in as_completed(futures):
+        if _failure(future) is not None:
+            break
+    else:
+        return [(positions, future.result()) for future, positions in futures.items()]
+    failures: list[tuple[int, BaseException | Failure]] = []
+    for future, positions in futures.items():
+        failure = _failure(future) if future.done() else None
+        if isinstance(failure, Failure):
+            failures.append((positions.start + failure.position, failure))
+        elif failure is not None:
+            failures.append((positions.start, failure))
+    position, first = min(failures, key=lambda item: item[0])
+    if isinstance(first, Failure):
+        raise first.to_exception(batch.agents[position], batch.names.get(position, ()))
+    raise first
+
+
+def warnings_of_workers(futures: Iterable[Future[Result]]) -> Iterator[str]:
+    """What workers want the main process to warn of, as far as their tasks are done."""
+    for future in futures:
+        if future.done() and not future.cancelled() and future.exception() is None:
+            yield from future.result().warnings
+
+
+def has_ended_normally(future: Future[Result]) -> bool:
+    """Whether a task is done and the worker that ran it is still there."""
+    return future.done() and not isinstance(_failure(future), (BrokenExecutor, CancelledError))
+
+
+def _failure(future: Future[Result]) -> BaseException | Failure | None:
+    if future.cancelled():
+        return CancelledError()
+    error = future.exception()
+    return future.result().failure if error is None else error
