@@ -191,3 +191,15 @@ def test_help_and_version(command):
     shared = ["--class", "--workers", "--start-method", "--seed", "--steps", "--traceback"]
     for name in ("compare", "run"):
         assert all(option in command(name, "--help").stdout for option in shared)
+
+
+def test_example_and_config(command):
+    assert_one_line(command("compare", "learning", "--example", "index"), "not allowed with")
+
+
+def test_unknown_example(command):
+    assert_one_line(command("compare", "--example", "nothing"), "invalid choice: 'nothing'", "flax")
+
+
+def test_neither_example_nor_config(command):
+    assert_one_line(command("run", "--output", "out.csv"), "required")

@@ -130,3 +130,13 @@ def test_warnings_take_one_line_and_the_well_known_one_is_left_out(command, writ
     # Both runs give the warning that prices are rounded to ticks.
     assert len(set(lines)) == len(lines)
     assert any("tick size" in line for line in lines)
+
+
+def test_example_by_option(command, folder):
+    # A file of the example's name does not get in the way.
+    (folder / "learning").write_text("no JSON", encoding="utf-8")
+
+    result = command("compare", "--example", "learning", "--steps", "2", "--workers", "1")
+
+    assert result.returncode == 0, result.stderr
+    assert "identical" in result.stdout

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 from pams.version import __version__ as pams_version
 
-from .. import __version__
+from .. import __version__, examples
 from ._compare import compare
 from ._execution import RUNNERS
 from ._run import run
@@ -71,6 +71,32 @@ def _shared_options() -> _Parser:
     return shared
 
 
+def _add_config(command: argparse.ArgumentParser, default: str | None) -> None:
+    group = command.add_mutually_exclusive_group(required=default is None)
+    suffix = "" if default is None else f" (default: the example {default})"
+    group.add_argument(
+        "config",
+        metavar="CONFIG",
+        nargs="?",
+        default=default,
+        help=f"JSON file, or name of a bundled example{suffix}",
+    )
+    group.add_argument(
+        "--example",
+        choices=examples.names(),
+        help="a bundled example, even where a file has its name",
+    )
+
+
+def _add_runner(command: argparse.ArgumentParser, choices: list[str]) -> None:
+    command.add_argument(
+        "--runner",
+        choices=choices,
+        default="process",
+        help="jax is for agents that use JAX (default: process)",
+    )
+
+
 def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     """Parse the command line.
 
@@ -97,16 +123,11 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
         parents=[shared],
         allow_abbrev=False,
         help="run a config with SequentialRunner and with worker processes",
-        description="Run a config with SequentialRunner and with MultiProcessAgentParallelRunner; "
-        "print whether the outcomes are identical, and the seconds of both.",
+        description="Run a config with SequentialRunner and with worker processes; print whether "
+        "the outcomes are identical, and the seconds of both.",
     )
-    comparison.add_argument(
-        "config",
-        metavar="CONFIG",
-        nargs="?",
-        default="index",
-        help="JSON file, or name of a bundled example (default: the example index)",
-    )
+    _add_config(comparison, "index")
+    _add_runner(comparison, sorted(RUNNERS.keys() - {"sequential"}))
     comparison.set_defaults(command=compare)
 
     single = commands.add_parser(
@@ -116,10 +137,8 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
         help="run a config and write a CSV file",
         description="Run a config and write a row per step and market.",
     )
-    single.add_argument("config", metavar="CONFIG", help="JSON file, or name of a bundled example")
-    single.add_argument(
-        "--runner", choices=sorted(RUNNERS), default="process", help="default: process"
-    )
+    _add_config(single, None)
+    _add_runner(single, sorted(RUNNERS))
     single.add_argument("--output", metavar="FILE.csv", required=True, help="file to write")
     single.set_defaults(command=run)
     return parser.parse_args(argv)

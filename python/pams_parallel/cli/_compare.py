@@ -28,7 +28,7 @@ def compare(arguments: argparse.Namespace) -> int:
     """
     simulation = read_simulation(arguments)
     # Ours comes first: it has more to say against a config, and should say it at once.
-    runner, parallel = execute(simulation, "process", quiet=arguments.quiet, keep_logs=True)
+    runner, parallel = execute(simulation, arguments.runner, quiet=arguments.quiet, keep_logs=True)
     found = outcome(runner)
     heading = _heading(simulation, runner)
     # The second run should not carry the first one's objects about.

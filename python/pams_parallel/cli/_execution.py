@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pams.runners import SequentialRunner
 
-from .. import MultiProcessAgentParallelRunner
+from .. import JaxAgentParallelRunner, MultiProcessAgentParallelRunner
 from ._errors import InputError, SimulationError, describe
 from ._progress import ProgressBar, ProgressLogger
 
@@ -22,10 +22,11 @@ if TYPE_CHECKING:
     from ._simulation import Simulation
 
 RUNNERS: dict[str, type[SequentialRunner]] = {
+    "jax": JaxAgentParallelRunner,
     "process": MultiProcessAgentParallelRunner,
     "sequential": SequentialRunner,
 }
-"""Choices of ``--runner``."""
+"""Choices of ``--runner``; ``compare`` has them without ``sequential``."""
 
 
 class Timing(NamedTuple):

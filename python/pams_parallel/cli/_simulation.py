@@ -41,7 +41,7 @@ def read_simulation(arguments: argparse.Namespace) -> Simulation:
     """Read what the command line names.
 
     Args:
-        arguments: the shared options, and ``config``.
+        arguments: the shared options, ``config`` and ``example``.
 
     Returns:
         The simulation.
@@ -49,10 +49,13 @@ def read_simulation(arguments: argparse.Namespace) -> Simulation:
     Raises:
         InputError: something is missing, unreadable or unknown.
     """
-    name: str = arguments.config
+    name: str = arguments.example or arguments.config
     classes: tuple[type, ...] = ()
-    if name in examples.names() and not Path(name).exists():
-        _, settings, classes = examples.load(name)
+    if arguments.example or (name in examples.names() and not Path(name).exists()):
+        try:
+            _, settings, classes = examples.load(name)
+        except ImportError as error:
+            raise InputError(f"{name}: {error}") from error
     else:
         settings = _read_json(name)
     # Dict: the same class named twice would be ambiguous to pams.

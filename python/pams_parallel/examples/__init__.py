@@ -16,6 +16,7 @@ The classes live in importable modules of this package, so every start method wo
 
 from __future__ import annotations
 
+import importlib
 import json
 from importlib import resources
 from typing import Any, NamedTuple
@@ -24,9 +25,12 @@ from .agents import LearningAgent, OptionPricingAgent
 
 __all__ = ["Example", "LearningAgent", "OptionPricingAgent", "load", "names"]
 
-_CLASSES: dict[str, tuple[type, ...]] = {
-    "index": (OptionPricingAgent,),
-    "learning": (LearningAgent,),
+# Module in this package and names of the classes. Modules are imported when an example is loaded,
+# because they may need more than the package itself does.
+_CLASSES: dict[str, tuple[str, tuple[str, ...]]] = {
+    "index": ("agents", ("OptionPricingAgent",)),
+    "learning": ("agents", ("LearningAgent",)),
+    "flax": ("flax_agents", ("FlaxAgent", "TrainingFlaxAgent")),
 }
 
 
@@ -51,6 +55,9 @@ def names() -> tuple[str, ...]:
         ``"index"``: an index over several spot markets, agents that price an option by
         Monte Carlo before they trade, and arbitrage agents. ``"learning"``: one market,
         agents that change their own attributes and list them in ``synced_attributes``.
+        ``"flax"``: one market, agents that forecast with a neural network of their own, which
+        half of them train; needs JAX and Flax, and asks for ``spawn``, since JAX must not be
+        forked.
     """
     return tuple(_CLASSES)
 
@@ -66,8 +73,12 @@ def load(name: str) -> Example:
 
     Raises:
         ValueError: there is no example of that name.
+        ImportError: the example needs a package that is not installed.
     """
     if name not in _CLASSES:
         raise ValueError(f"no example is named {name!r}, only {', '.join(names())}")
+    module_name, class_names = _CLASSES[name]
+    module = importlib.import_module(f".{module_name}", __package__)
+    classes = tuple(getattr(module, class_name) for class_name in class_names)
     text = resources.files(__package__).joinpath(f"{name}.json").read_text(encoding="utf-8")
-    return Example(name, json.loads(text), _CLASSES[name])
+    return Example(name, json.loads(text), classes)
