@@ -4,6 +4,8 @@ Changing one import is all that a pams script needs::
 
     from pams_parallel import MultiProcessAgentParallelRunner
 
+For agents that use JAX there is ``JaxAgentParallelRunner``. Importing it does not import JAX.
+
 :mod:`pams_parallel.snapshot`, which copies the simulation to the workers, can be used alone.
 """
 
@@ -11,6 +13,11 @@ from __future__ import annotations
 
 from . import snapshot
 from ._core import __version__
-from .runners import MultiProcessAgentParallelRunner
+from .runners import JaxAgentParallelRunner, MultiProcessAgentParallelRunner
 
-__all__ = ["MultiProcessAgentParallelRunner", "__version__", "snapshot"]
+__all__ = [
+    "JaxAgentParallelRunner",
+    "MultiProcessAgentParallelRunner",
+    "__version__",
+    "snapshot",
+]

@@ -38,10 +38,29 @@ class Key:
         return f"simulation.{self.name}"
 
 
-def _parse_num_parallel(value: Any) -> int:
+def _parse_positive_int(value: Any) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
         raise ValueError(f"must be a positive integer, but {value!r} is given")
     return value
+
+
+def _parse_bool(value: Any) -> bool:
+    if not isinstance(value, bool):
+        raise ValueError(f"must be true or false (bool), but {value!r} is given")
+    return value
+
+
+def _parse_fraction(value: Any) -> float:
+    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    if not (is_number and 0 < value <= 1):  # which nan is not
+        raise ValueError(f"must be a number in (0, 1], but {value!r} is given")
+    return float(value)
+
+
+def _parse_text(value: Any) -> str:
+    if not isinstance(value, str) or not value.strip() or "\0" in value:
+        raise ValueError(f"must be a non-empty string, but {value!r} is given")
+    return str.__str__(value)
 
 
 def parse_start_method(value: Any) -> str:
@@ -63,8 +82,17 @@ def parse_start_method(value: Any) -> str:
 
 
 PROCESS_RUNNER_KEYS: tuple[Key, ...] = (
-    Key("numParallel", "num_parallel", _parse_num_parallel),
+    Key("numParallel", "num_parallel", _parse_positive_int),
     Key("startMethod", "start_method", parse_start_method),
+)
+
+JAX_RUNNER_KEYS: tuple[Key, ...] = (
+    *PROCESS_RUNNER_KEYS,
+    Key("jaxPlatforms", "jax_platforms", _parse_text),
+    Key("jaxPreallocate", "jax_preallocate", _parse_bool),
+    Key("jaxMemoryFraction", "jax_memory_fraction", _parse_fraction),
+    Key("jaxCompilationCacheDir", "jax_compilation_cache_dir", _parse_text),
+    Key("jaxNumThreads", "jax_num_threads", _parse_positive_int),
 )
 
 

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 from ._core import Decoder, Encoder, ForeignReferenceError, SnapshotDecodeError
 from ._core import loads as _loads
+from .jax_arrays import array_reducers
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -48,13 +49,14 @@ def library_reducers() -> dict[type, Callable[[Any], Any]]:
     """Reducers that libraries registered for sending objects between processes.
 
     They are what :class:`concurrent.futures.ProcessPoolExecutor` would use in addition to
-    :mod:`copyreg`. Reducers of PyTorch are left out: they share memory, a snapshot copies.
+    :mod:`copyreg`. Reducers of PyTorch are left out: they share memory, a snapshot copies. For
+    arrays of JAX there is one of ours, see :mod:`pams_parallel.jax_arrays`.
 
     Returns:
         Reducer by exact type.
     """
     registered: dict[type, Callable[[Any], Any]] = ForkingPickler._extra_reducers  # type: ignore[attr-defined]
-    return {
+    return array_reducers() | {
         cls: reducer
         for cls, reducer in registered.items()
         if cls.__module__.partition(".")[0] not in _MEMORY_SHARING_LIBRARIES

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from .jax import JaxAgentParallelRunner
 from .process import MultiProcessAgentParallelRunner
 
-__all__ = ["MultiProcessAgentParallelRunner"]
+__all__ = ["JaxAgentParallelRunner", "MultiProcessAgentParallelRunner"]
