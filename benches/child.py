@@ -25,12 +25,13 @@ from pathlib import Path
 from typing import Any
 
 from pams.runners import SequentialRunner
-from pams_parallel import MultiProcessAgentParallelRunner, snapshot
+from pams_parallel import JaxAgentParallelRunner, MultiProcessAgentParallelRunner, snapshot
 from pams_parallel.outcome import outcome
 from pickle_per_chunk import PicklePerChunkRunner
 from workload import Workload, run_history
 
 RUNNERS: dict[str, type[SequentialRunner]] = {
+    "jax": JaxAgentParallelRunner,
     "snapshot": MultiProcessAgentParallelRunner,
     "pickle per chunk": PicklePerChunkRunner,
     "sequential": SequentialRunner,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import importlib.util
 import json
 import multiprocessing
 import os
@@ -30,6 +31,12 @@ if TYPE_CHECKING:
 
 CHILD = Path(__file__).with_name("child.py")
 
+HAS_FLAX = all(map(importlib.util.find_spec, ("jax", "flax")))
+"""Whether neural agents can be measured."""
+
+HIDDEN_LAYERS = (64, 64)
+"""Of neural agents."""
+
 
 class Sizes(NamedTuple):
     """How much is measured.
@@ -42,6 +49,7 @@ class Sizes(NamedTuple):
         light_run: steps of a whole run of light agents.
         heavy_run: steps of a whole run of 30x30 agents.
         runs: whole runs per candidate.
+        neural_agents: number of neural agents.
     """
 
     agents: tuple[int, ...] = (1000, 5000)
@@ -51,10 +59,13 @@ class Sizes(NamedTuple):
     light_run: int = 20
     heavy_run: int = 5
     runs: int = 3
+    neural_agents: int = 200
 
 
 FULL = Sizes()
-SMOKE = Sizes((50, 100), history=5, rounds=2, steps=2, light_run=2, heavy_run=1, runs=1)
+SMOKE = Sizes(
+    (50, 100), history=5, rounds=2, steps=2, light_run=2, heavy_run=1, runs=1, neural_agents=10
+)
 """Shows only that everything works."""
 
 
@@ -66,9 +77,8 @@ def machine() -> str:
             if line.startswith("model name"):
                 processor = line.partition(":")[2].strip()
                 break
-    versions = ", ".join(
-        f"{name} {metadata.version(name)}" for name in ("pams-parallel", "pams", "numpy")
-    )
+    names = ["pams-parallel", "pams", "numpy", *(("jax", "flax") if HAS_FLAX else ())]
+    versions = ", ".join(f"{name} {metadata.version(name)}" for name in names)
     return (
         f"{processor}, {os.cpu_count()} cores, {platform.system()} {platform.release()}, "
         f"Python {platform.python_version()}, {versions}"
@@ -214,8 +224,17 @@ def same_outcome(ends: list[dict[str, Any]]) -> None:
 
 def collect_phase(n_agents: int, sizes: Sizes) -> dict[str, float]:
     """Median seconds of the collect phase with light agents, step by step in turn."""
-    workload = Workload(n_agents, history=sizes.history)
-    names = ("snapshot", "pickle per chunk", "sequential")
+    return _collect_phase("snapshot", Workload(n_agents, history=sizes.history), sizes)
+
+
+def neural_collect_phase(sizes: Sizes) -> dict[str, float]:
+    """Median seconds of the collect phase with neural agents, step by step in turn."""
+    workload = Workload(sizes.neural_agents, history=sizes.history, hidden_layers=HIDDEN_LAYERS)
+    return _collect_phase("jax", workload, sizes)
+
+
+def _collect_phase(ours: str, workload: Workload, sizes: Sizes) -> dict[str, float]:
+    names = (ours, "pickle per chunk", "sequential")
     with children(names, workload) as candidates:
         seconds: dict[str, list[float]] = {name: [] for name in names}
         for step in range(sizes.steps + 1):

@@ -6,6 +6,7 @@ task per worker and batch, one ``pickle.dumps`` per task.
 
 from __future__ import annotations
 
+import multiprocessing
 import pickle
 from concurrent.futures import Executor, ProcessPoolExecutor
 from typing import TYPE_CHECKING, Any
@@ -39,9 +40,11 @@ class PicklePerChunkRunner(SequentialRunner):
             self.executor = None
 
     def _collect_orders_from_normal_agents(self, session: Session) -> list[list[Order | Cancel]]:
-        n_workers = self.settings["simulation"]["numParallel"]
+        simulation = self.settings["simulation"]
+        n_workers = simulation["numParallel"]
         if self.executor is None:
-            self.executor = ProcessPoolExecutor(n_workers)
+            context = multiprocessing.get_context(simulation.get("startMethod"))
+            self.executor = ProcessPoolExecutor(n_workers, mp_context=context)
         agents = self.simulator.normal_frequency_agents
         agents = self._prng.sample(agents, len(agents))
         asked = 0

@@ -72,6 +72,20 @@ def batches(n_agents: int, sizes: Sizes) -> Iterator[Row]:
     yield _row(f"peak extra memory, {n_agents} agents", "<= 2", ratio, f"{detail} bytes")
 
 
+def neural_batches(sizes: Sizes) -> Iterator[Row]:
+    """Neural agents, which have no bar."""
+    layers = "-".join(map(str, (*measure.HIDDEN_LAYERS, 1)))
+    what = f"collect phase, {sizes.neural_agents} agents with a {layers} MLP of their own"
+    if not measure.HAS_FLAX:
+        yield what, "-", "skipped: JAX or Flax is not installed", "-"
+        return
+    found = measure.neural_collect_phase(sizes)
+    ours = found.pop("jax")
+    for name, seconds in found.items():
+        detail = _milliseconds(ours=ours, **{name: seconds})
+        yield f"{what}: against {name}", "-", f"{seconds / ours:.2f} ({detail})", "-"
+
+
 def whole_runs(sizes: Sizes) -> Iterator[Row]:
     """Whole runs, which have no bar."""
     for load in measure.LOADS:
@@ -103,6 +117,7 @@ def main() -> int:
             yield from copies(n_agents, sizes)
         for n_agents in reversed(sizes.agents):
             yield from batches(n_agents, sizes)
+        yield from neural_batches(sizes)
         yield from whole_runs(sizes)
 
     failed = False

@@ -19,6 +19,14 @@ def test_collect_phase(benchmark, n_agents, sizes):
     benchmark.extra_info["against_sequential"] = seconds["sequential"] / seconds["snapshot"]
 
 
+@pytest.mark.skipif(not measure.HAS_FLAX, reason="needs JAX and Flax")
+def test_neural_collect_phase(benchmark, sizes):
+    seconds = benchmark.pedantic(measure.neural_collect_phase, (sizes,), rounds=1)
+    benchmark.extra_info["seconds"] = seconds
+    for name, taken in seconds.items():
+        benchmark.extra_info[f"against {name}"] = taken / seconds["jax"]
+
+
 def test_peak_memory(benchmark, n_agents, sizes):
     found = benchmark.pedantic(measure.peak_memory, (n_agents, sizes), rounds=1)
     benchmark.extra_info["bytes"] = found

@@ -3,7 +3,8 @@
 It follows ParallelMain of Plham (Torii et al. 2017): nine spot markets and an index over them,
 the same number of FCN agents on each of the ten, of which each submits an order with
 probability 0.1 when it is asked, and 100 arbitrage agents over all markets. Agents are "light",
-or price an option by "n x m" Monte Carlo paths and steps first.
+or price an option by "n x m" Monte Carlo paths and steps first. Or they are "neural": FCN agents
+whose forecast is a Flax network of their own, and which submit an order whenever they are asked.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pams.logs import Logger
 from pams.runners import SequentialRunner
-from pams_parallel.examples import OptionPricingAgent
+from pams_parallel import examples
 
 if TYPE_CHECKING:
     from pams.simulator import Simulator
@@ -35,6 +36,8 @@ class Workload(NamedTuple):
             fill the markets' histories before the measured steps.
         steps: measured steps, in which every agent is asked.
         workers: number of worker processes.
+        hidden_layers: units of the hidden layers of neural agents; they need JAX and Flax. The
+            other agents have none.
     """
 
     n_agents: int
@@ -43,6 +46,12 @@ class Workload(NamedTuple):
     history: int = 0
     steps: int = 1
     workers: int = 2
+    hidden_layers: tuple[int, ...] = ()
+
+    @property
+    def example(self) -> str:
+        """The bundled example from which the agents are taken."""
+        return "flax" if self.hidden_layers else "index"
 
     def config(self) -> dict[str, Any]:
         """Settings for a runner."""
@@ -73,7 +82,7 @@ class Workload(NamedTuple):
             },
         ]
         agent = {
-            "class": "OptionPricingAgent",
+            "class": "FlaxAgent" if self.hidden_layers else "OptionPricingAgent",
             "numAgents": agents_per_market,
             "assetVolume": 50,
             "cashAmount": 10000,
@@ -86,6 +95,7 @@ class Workload(NamedTuple):
             "orderRate": 0.1,
             "optionPaths": self.paths,
             "optionSteps": self.path_steps,
+            "hiddenLayers": self.hidden_layers,
         }
         market = {
             "class": "Market",
@@ -108,6 +118,8 @@ class Workload(NamedTuple):
                 "agents": [*(f"Agents-{name}" for name in markets), "Arbitrageurs"],
                 "sessions": sessions[0 if self.history else 1 :],
                 "numParallel": self.workers,
+                # JAX must not be forked.
+                **({"startMethod": "spawn"} if self.hidden_layers else {}),
             },
             **dict.fromkeys(spots, market),
             "Index": {**market, "class": "IndexMarket", "markets": spots},
@@ -120,7 +132,8 @@ class Workload(NamedTuple):
         """A runner that has been set up."""
         prng = random.Random(SEED)
         runner = runner_class(self.config(), prng=prng, logger=RowLogger())
-        runner.class_register(OptionPricingAgent)
+        for cls in examples.load(self.example).classes:
+            runner.class_register(cls)
         runner._setup()
         return runner
 
