@@ -8,6 +8,7 @@ as ``# agents.py`` is saved under that name, so that the ones after it can impor
 from __future__ import annotations
 
 import ast
+import importlib.util
 import os
 import re
 import subprocess
@@ -23,11 +24,25 @@ README = (ROOT / "README.md").read_text(encoding="utf-8")
 SOURCES = ROOT / "python" / "pams_parallel"
 TIMEOUT = 240
 
+needs_jax = pytest.mark.skipif(
+    not all(map(importlib.util.find_spec, ("jax", "flax"))), reason="needs JAX and Flax"
+)
+JAX_OR_NOT = [pytest.param(False, id="plain"), pytest.param(True, marks=needs_jax, id="jax")]
+
 
 def fenced(text, language):
-    """Blocks of Markdown with a language."""
-    pattern = rf"^```{language}\n(.*?)^```$"
-    return [match[1] for match in re.finditer(pattern, text, re.MULTILINE | re.DOTALL)]
+    """Blocks of Markdown with a language, also those in a list, which are indented."""
+    pattern = rf"^( *)```{language}\n(.*?)^\1```$"
+    found = re.finditer(pattern, text, re.MULTILINE | re.DOTALL)
+    return [textwrap.dedent(match[2]) for match in found]
+
+
+def mentions_jax(block):
+    return re.search("jax|flax", block, re.IGNORECASE) is not None
+
+
+def readme_blocks(language, uses_jax):
+    return [block for block in fenced(README, language) if mentions_jax(block) == uses_jax]
 
 
 def literal(docstring):
@@ -52,7 +67,8 @@ def docstring_blocks():
                 docstring = ast.get_docstring(node)
                 for block in literal(docstring) if docstring else ():
                     name = f"{path.relative_to(SOURCES)}:{getattr(node, 'name', 'module')}"
-                    yield pytest.param(block, id=name)
+                    marks = needs_jax if mentions_jax(block) else ()
+                    yield pytest.param(block, id=name, marks=marks)
 
 
 def run(arguments, folder):
@@ -78,17 +94,19 @@ def run_python(block, folder, default_name="block.py"):
     return run([sys.executable, name], folder)
 
 
-def test_readme_blocks(tmp_path):
-    blocks = fenced(README, "python")
+@pytest.mark.parametrize("uses_jax", JAX_OR_NOT)
+def test_readme_blocks(uses_jax, tmp_path):
+    blocks = readme_blocks("python", uses_jax)
 
-    assert len(blocks) >= 3
+    assert len(blocks) >= 2
     for block in blocks:
         run_python(block, tmp_path)
 
 
-def test_readme_shell_blocks(tmp_path):
+@pytest.mark.parametrize("uses_jax", JAX_OR_NOT)
+def test_readme_shell_blocks(uses_jax, tmp_path):
     """Blocks marked ``bash`` run as they are; the set-up, marked ``sh``, is run by .ci/run."""
-    blocks = fenced(README, "bash")
+    blocks = readme_blocks("bash", uses_jax)
 
     assert blocks
     for block in blocks:

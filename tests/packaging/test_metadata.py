@@ -85,6 +85,7 @@ def test_files():
     assert {
         "pams_parallel/py.typed",
         "pams_parallel/_core.pyi",
+        "pams_parallel/examples/flax.json",
         "pams_parallel/examples/index.json",
         "pams_parallel/examples/learning.json",
         "pams_parallel/cli/__init__.py",
