@@ -149,7 +149,7 @@ def configure(environment: Mapping[str, str], settings: Mapping[str, Any]) -> st
             os.environ.pop(_SYNONYMS[name], None)
     import jax
 
-    is_late = was_imported and _is_initialized()
+    is_late = was_imported and is_initialized()
     updates = list(_settings_in(environment)) if was_imported else []
     for name, value in settings.items():
         kind = type(jax.config.values[name])
@@ -193,7 +193,8 @@ def _parse(variable: str, text: str, kind: type) -> Any:
     return kind(text) if issubclass(kind, (int, float, Enum)) else text
 
 
-def _is_initialized() -> bool:
+def is_initialized() -> bool:
+    """Whether JAX has been initialized in this process, i.e. runs threads of its own."""
     # There is no public way to ask. A JAX without this one counts as not initialized.
     module = sys.modules.get("jax._src.xla_bridge")
     ask = getattr(module, "backends_are_initialized", None)

@@ -38,10 +38,23 @@ class Key:
         return f"simulation.{self.name}"
 
 
+# Largest number of threads or processes that C libraries can be told.
+_MAX_COUNT = 2**31 - 1
+
+
 def _parse_positive_int(value: Any) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise ValueError(f"must be a positive integer, but {value!r} is given")
-    return value
+    is_integer = isinstance(value, int) and not isinstance(value, bool)
+    if not is_integer or not 1 <= value <= _MAX_COUNT:
+        limit = f" of at most {_MAX_COUNT}" if is_integer and value > 1 else ""
+        raise ValueError(f"must be a positive integer{limit}, but {_shown(value)} is given")
+    return int(value)
+
+
+def _shown(value: Any) -> str:
+    try:
+        return repr(value)
+    except ValueError:  # an integer of more digits than Python likes to write
+        return "a huge integer"
 
 
 def _parse_bool(value: Any) -> bool:
@@ -53,13 +66,18 @@ def _parse_bool(value: Any) -> bool:
 def _parse_fraction(value: Any) -> float:
     is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
     if not (is_number and 0 < value <= 1):  # which nan is not
-        raise ValueError(f"must be a number in (0, 1], but {value!r} is given")
+        raise ValueError(f"must be a number in (0, 1], but {_shown(value)} is given")
     return float(value)
 
 
 def _parse_text(value: Any) -> str:
     if not isinstance(value, str) or not value.strip() or "\0" in value:
         raise ValueError(f"must be a non-empty string, but {value!r} is given")
+    if not value.isascii():
+        try:
+            value.encode()
+        except UnicodeEncodeError:
+            raise ValueError(f"must be a string of Unicode text, but {value!r} is given") from None
     return str.__str__(value)
 
 

@@ -66,12 +66,13 @@ def test_script_that_runs_jax_at_its_top_level(run_script: Any, start_method: st
 
 
 def test_fork_of_a_process_that_has_run_jax(run_script: Any) -> None:
-    """The agents leave JAX alone, because it may hang there."""
+    """The agents leave JAX alone, because it may hang there: hence a warning before that, too."""
     texts, found = run(run_script, main="jnp.ones(3).sum()", startMethod="fork")
-    assert len(about_jax(texts)) == 1
-    assert re.search(r"^JAX .*initiali[sz]ed", about_jax(texts)[0])
+    assert len(about_jax(texts)) == 2
+    assert re.search(r"^JAX is initiali[sz]ed on the main process.*can hang", about_jax(texts)[0])
+    assert re.search(r"^JAX was initiali[sz]ed on a worker", about_jax(texts)[1])
     # The way out: workers that are started in another way.
-    assert "spawn" in about_jax(texts)[0]
+    assert all("spawn" in text for text in about_jax(texts))
     assert len(found) == 4
 
 
@@ -107,3 +108,15 @@ def test_workers_that_run_jax_in_a_task_are_no_reason() -> None:
     """A task initialises JAX after it was configured; the next batch sees it initialised."""
     found = run_scripted([reports.report_worker_and_use_jax] * 2, steps=4)
     assert found.warnings == []
+
+
+def test_numeric_settings_apply_all_the_same(run_script: Any) -> None:
+    """They can still be changed, and without them the numbers would be wrong."""
+    texts, found = run(
+        run_script,
+        top="WEIGHTS = jnp.ones(3)",
+        main="jax.config.update('jax_enable_x64', True)",
+        script="report_worker_and_use_jax",
+    )
+    assert len(texts) == 1
+    assert all(report["configuration"]["jax_enable_x64"] for report in found)

@@ -10,6 +10,7 @@ import pytest
 pytest.importorskip("jax")
 
 import jax
+import jax.experimental
 import jax.numpy as jnp
 import numpy as np
 from jax_support.array_scripts import (
@@ -17,6 +18,7 @@ from jax_support.array_scripts import (
     describe_arrays,
     draw_from_key,
     report_aliases,
+    report_commitment,
     sums,
 )
 from jax_support.comparison import plain
@@ -216,3 +218,34 @@ def test_keys_can_be_used() -> None:
 
     found = run_scripted([draw_from_key], prepare=prepare)
     assert found.agents[0].report == float(jax.random.normal(jax.random.PRNGKey(3)))
+
+
+def test_64_bits_where_they_are_off() -> None:
+    """Arrays made in a context keep their type, there and back, without being in one."""
+    home = jax if hasattr(jax, "enable_x64") else jax.experimental
+    with home.enable_x64(True):
+        arrays = {name: make() for name, make in WIDE_ARRAYS.items()}
+
+    def prepare(agents: list[Any]) -> None:
+        agents[0].arrays = arrays
+
+    found = run_scripted([describe_arrays], listed=("report", "copies"), prepare=prepare)
+    (agent,) = found.agents
+    for name, array in arrays.items():
+        assert agent.report[name][2] == plain(array)
+        assert plain(agent.copies[name]) == plain(array)
+
+
+@pytest.mark.parametrize("weakly_typed", [True, False])
+def test_device_commitment_does_not_survive(weakly_typed: bool) -> None:
+    device = jax.devices()[0]
+    array = jax.device_put(jnp.asarray(1.5, None if weakly_typed else jnp.float32), device)
+    assert array.committed
+    assert array.weak_type == weakly_typed
+
+    def prepare(agents: list[Any]) -> None:
+        agents[0].array = array
+
+    found = run_scripted([report_commitment], listed=("report", "array"), prepare=prepare)
+    assert found.agents[0].report is False
+    assert not found.agents[0].array.committed

@@ -95,3 +95,26 @@ def test_cache_of_the_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
         found = run_scripted([reports.report_worker], **keys)
         seen = found.agents[0].report["configuration"]["jax_compilation_cache_dir"]
         assert seen == keys.get("jaxCompilationCacheDir", str(tmp_path / "inherited"))
+
+
+def test_environment_of_the_key(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A relative path is that of the main process; the user's own limit stays."""
+    limit = "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"
+    monkeypatch.chdir(tmp_path)
+    runner = build(JaxAgentParallelRunner, agents.population(number=1, steps=1))
+    for directory, seen in (("cache", str(tmp_path / "cache")), ("gs://bucket", "gs://bucket")):
+        runner.jax_compilation_cache_dir = directory
+        monkeypatch.delenv(limit, raising=False)
+        environment = runner._get_worker_environment()
+        assert environment["JAX_COMPILATION_CACHE_DIR"] == seen
+        assert environment[limit] == "0"
+        monkeypatch.setenv(limit, "2.5")
+        assert runner._get_worker_environment()[limit] == "2.5"
+
+
+def test_home_directory(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    found = run_scripted([reports.report_worker], jaxCompilationCacheDir="~/cache")
+    (agent,) = found.agents
+    directory = agent.report["configuration"]["jax_compilation_cache_dir"]
+    assert directory == str(tmp_path / "cache")

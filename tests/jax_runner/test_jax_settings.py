@@ -53,8 +53,8 @@ INVALID = {
         *(None, True, False, 0, 0.0, -0.0, -0.5, -1, 2, 1.1, math.nextafter(1.0, 2.0)),
         *(math.nan, math.inf, -math.inf, "", "0.5", b"0.5", [0.5], 0.5j, 10**400),
     ],
-    "jaxCompilationCacheDir": [None, "", 0, True, b"cache", Path("cache"), ["cache"], {}],
-    "jaxNumThreads": [None, 0, -1, 1.0, 2.5, "2", True, False, [2], math.nan],
+    "jaxCompilationCacheDir": [None, "", 0, True, b"cache", Path("cache"), ["x"], {}, "\udc80"],
+    "jaxNumThreads": [None, 0, -1, 1.0, 2.5, "2", True, False, [2], math.nan, 2**31],
     "numParallel": [None, 0, -1, 1.0, "2", True, [2]],
     "startMethod": [None, "", "SPAWN", 1, ["spawn"]],
 }
@@ -207,11 +207,8 @@ def test_memory_fraction_is_written_so_that_it_reads_back(set_up: Any, value: fl
     assert float(found["XLA_PYTHON_CLIENT_MEM_FRACTION"]) == value
 
 
-def test_second_setup_forgets_the_first(set_up: Any) -> None:
-    """``main`` may be called again with settings that have changed."""
-    runner = set_up(jaxNumThreads=2, jaxPlatforms="cpu")
-    del runner.settings["simulation"]["jaxNumThreads"]
-    runner.settings["simulation"]["jaxPlatforms"] = ""
-    with expected_warnings_ignored(), pytest.raises(ValueError, match=r"simulation\.jaxPlatforms"):
-        runner._setup()
-    assert runner.executor is None
+@pytest.mark.parametrize("key", ["jaxNumThreads", "jaxMemoryFraction"])
+def test_huge_integer(set_up: Any, key: str) -> None:
+    """One of more digits than Python likes to write."""
+    with pytest.raises(ValueError, match=rf"^simulation\.{key} must be"):
+        set_up(**{key: 10**5000})

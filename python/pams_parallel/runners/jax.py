@@ -4,13 +4,20 @@ from __future__ import annotations
 
 import os
 import random
+import warnings
+from concurrent.futures import Executor, ProcessPoolExecutor
 from io import TextIOWrapper
 from typing import Any
 
 from pams.logs.base import Logger
 from pams.simulator import Simulator
 
-from ..jax_configuration import check_environment, configure, numeric_settings
+from ..jax_configuration import (
+    check_environment,
+    configure,
+    is_initialized,
+    numeric_settings,
+)
 from ..settings import JAX_RUNNER_KEYS, Key
 from ..worker import Preparation
 from .process import MultiProcessAgentParallelRunner
@@ -78,9 +85,11 @@ class JaxAgentParallelRunner(MultiProcessAgentParallelRunner):
     Note:
         **Compiled functions.** Workers live as long as the run, so what ``jax.jit`` compiles is
         compiled once per worker, for each shape and type of the arguments. Define compiled
-        functions at the top level of a module: as attributes of agents they do not pickle, or
-        are compiled again for every task. Many ``flax.nnx`` modules do not pickle, either, nor
-        do typed keys (``jax.random.key``) in some versions of JAX; the error names the attribute.
+        functions at the top level of a module: as attributes of agents they do not pickle. A
+        method whose static argument is the agent is compiled again for every task, and JAX's
+        cache keeps that task's whole simulation in the worker's memory. Many ``flax.nnx`` modules
+        do not pickle, either, nor do typed keys (``jax.random.key``) in some versions of JAX; the
+        error names the attribute.
         Let the agent keep the state of the module, and the compiled function make the structure::
 
             import jax
@@ -113,9 +122,11 @@ class JaxAgentParallelRunner(MultiProcessAgentParallelRunner):
         JAX is initialized before it is configured; then only numeric settings still apply,
         which a ``UserWarning`` says. The same holds for workers forked from a process in which
         JAX is initialized. The settings do not apply to the main process, nor to workers that
-        are threads of it: of all the above, these only get the initializer. If agents create
-        arrays on a GPU when they are set up, set ``XLA_PYTHON_CLIENT_PREALLOCATE=false`` for the
-        script, too. What is said about GPUs here is JAX's documentation; only CPUs were tested.
+        are threads of it: of all the above, these only get the initializer. Context managers of
+        JAX around the run do not hold in these threads, so set ``jax.config`` there. If agents
+        create arrays on a GPU when they are set up, set ``XLA_PYTHON_CLIENT_PREALLOCATE=false``
+        for the script, too. What is said about GPUs here is JAX's documentation; only CPUs were
+        tested.
     """
 
     default_start_method: str | None = "spawn"
@@ -157,6 +168,25 @@ class JaxAgentParallelRunner(MultiProcessAgentParallelRunner):
         self.jax_compilation_cache_dir: str | None = None
         self.jax_num_threads: int | None = None
 
+    def _create_executor(self) -> Executor:
+        """Create an executor for the tasks.
+
+        A ``UserWarning`` says so if its workers would be forked from a process that cannot be.
+
+        Returns:
+            A new executor.
+        """
+        method = self._get_mp_context().get_start_method()
+        provider = self._parallel_pool_provider
+        has_processes = isinstance(provider, type) and issubclass(provider, ProcessPoolExecutor)
+        if has_processes and method == "fork" and is_initialized():
+            warnings.warn(
+                "JAX is initialized on the main process, so workers that are forked from it can "
+                "hang when they use JAX: leave simulation.startMethod out, or set it to 'spawn'.",
+                stacklevel=3,
+            )
+        return super()._create_executor()
+
     def _get_worker_environment(self) -> dict[str, str]:
         """Get the environment variables that are set on each worker before JAX is configured.
 
@@ -177,7 +207,7 @@ class JaxAgentParallelRunner(MultiProcessAgentParallelRunner):
         if self.jax_compilation_cache_dir is not None:
             directory = self.jax_compilation_cache_dir
             if "://" not in directory:  # a worker may have another current directory
-                directory = os.path.abspath(directory)
+                directory = os.path.abspath(os.path.expanduser(directory))
             environment["JAX_COMPILATION_CACHE_DIR"] = directory
             # JAX's own limit is a second, which few functions of an agent take to compile.
             limit = "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"

@@ -37,6 +37,10 @@ def report_aliases(agent: Any, markets: list[Market]) -> None:
     agent.again = [agent.one, agent.one]
 
 
+def report_commitment(agent: Any, markets: list[Market]) -> None:
+    agent.report = agent.array.committed
+
+
 def sums(arrays: dict[str, jax.Array]) -> list[tuple[str, str]]:
     """Types of sums with weakly and strongly typed arrays, by a function compiled anew."""
 
