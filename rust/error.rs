@@ -21,6 +21,12 @@ pub enum DecodeError {
     Malformed { what: &'static str, at: usize },
     #[error("the snapshot refers to external object {index}, but {given} were given")]
     External { index: u32, given: usize },
+    #[error(
+        "frame {found} does not follow the latest frame that the replica has ({}) of the same \
+         source: a keyframe is needed",
+        latest.map_or("none".to_owned(), |latest| latest.to_string())
+    )]
+    Sequence { found: u64, latest: Option<u64> },
 }
 
 pub type Result<T> = std::result::Result<T, DecodeError>;

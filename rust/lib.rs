@@ -5,6 +5,7 @@ pub mod error;
 pub mod mersenne;
 mod py;
 pub mod random_states;
+pub mod stretches;
 pub mod wire;
 
 use pyo3::prelude::*;
@@ -20,6 +21,7 @@ mod _core {
         encoder::Encoder,
         errors::{ForeignReferenceError, SnapshotDecodeError},
         functions::{chunk_bounds, index_of},
+        graph::{replica::Replica, source::Source},
         packed_states::{RandomStatePacker, RandomStates},
     };
 

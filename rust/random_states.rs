@@ -146,6 +146,72 @@ pub fn parse(packed: &[u8]) -> Result<Vec<Option<(Source, Position)>>> {
     Ok(states)
 }
 
+/// Bits of the first number of a change below the word index: where the words come from, and
+/// whether a Gauss value is pending.
+const CHANGE_SOURCE_BITS: u64 = 2;
+const CHANGE_GAUSS: u64 = 1 << CHANGE_SOURCE_BITS;
+const CHANGE_INDEX_SHIFT: u64 = CHANGE_SOURCE_BITS + 1;
+/// In place of a count of twists: the words are written out.
+const CHANGE_FULL: u64 = 3;
+
+/// Appends the new state of a generator whose words were `old`, for somebody who has those.
+///
+/// One number holds the word index, a flag for a pending Gauss value and the count of twists
+/// that lead from the old words to the new ones; the Gauss value (8 bytes) and, if so many
+/// twists are not enough, the words follow.
+pub fn put_change(
+    out: &mut impl Write,
+    old: &[u8; STATE_LEN],
+    words: &[u8; STATE_LEN],
+    at: Position,
+) {
+    let twists = twists_between(old, words).map_or(CHANGE_FULL, u64::from);
+    let source = twists.min(CHANGE_FULL);
+    let gauss = if at.gauss_next.is_some() {
+        CHANGE_GAUSS
+    } else {
+        0
+    };
+    out.put_varint(u64::from(at.index) << CHANGE_INDEX_SHIFT | gauss | source);
+    if let Some(value) = at.gauss_next {
+        out.put_bytes(&value.to_le_bytes());
+    }
+    if source == CHANGE_FULL {
+        out.put_bytes(words);
+    }
+}
+
+/// New words of a generator.
+pub enum NewWords<'a> {
+    /// The old ones after so many twists.
+    Twists(u8),
+    Full(&'a [u8; STATE_LEN]),
+}
+
+/// Reads what [`put_change`] wrote.
+pub fn read_change<'a>(reader: &mut Reader<'a>) -> Result<(NewWords<'a>, Position)> {
+    let at = reader.position();
+    let number = reader.varint()?;
+    let index = checked_index(number >> CHANGE_INDEX_SHIFT, at)?;
+    let gauss_next = match number & CHANGE_GAUSS {
+        0 => None,
+        _ => Some(f64::from_le_bytes(reader.array()?)),
+    };
+    let words = match number & CHANGE_FULL {
+        CHANGE_FULL => {
+            let left = reader.remaining();
+            let words = reader.bytes(STATE_LEN as u64)?;
+            NewWords::Full(words.first_chunk().ok_or(DecodeError::Truncated {
+                at,
+                needed: STATE_LEN as u64,
+                left,
+            })?)
+        }
+        twists => NewWords::Twists(twists as u8),
+    };
+    Ok((words, Position { index, gauss_next }))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -179,6 +245,34 @@ mod tests {
         };
         put_state(&mut out, Some(&base), &base, position);
         assert_eq!(out.len(), 4);
+    }
+
+    proptest! {
+        #[test]
+        fn changes_survive(
+            twists in 0u8..6,
+            index in 0u32..=624,
+            gauss in prop::option::of(any::<f64>()),
+        ) {
+            let old = state(3);
+            let words = twisted(&old, twists);
+            let position = Position { index, gauss_next: gauss };
+            let mut out = Vec::new();
+            put_change(&mut out, &old, &words, position);
+            let mut reader = Reader::new(&out);
+            let (source, read) = read_change(&mut reader).unwrap();
+            prop_assert_eq!(reader.remaining(), 0);
+            let found = match source {
+                NewWords::Twists(twists) => twisted(&old, twists),
+                NewWords::Full(words) => *words,
+            };
+            prop_assert_eq!(found, words);
+            prop_assert_eq!(read.index, index);
+            prop_assert_eq!(read.gauss_next.map(f64::to_bits), gauss.map(f64::to_bits));
+            for len in 0..out.len() {
+                prop_assert!(read_change(&mut Reader::new(&out[..len])).is_err());
+            }
+        }
     }
 
     proptest! {

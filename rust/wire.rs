@@ -10,7 +10,7 @@
 use crate::error::{DecodeError, Result};
 
 pub const MAGIC: [u8; 4] = *b"PPSN";
-pub const VERSION: u16 = 1;
+pub const VERSION: u16 = 2;
 pub const HEADER_LEN: usize = 24;
 const CHECKED_HEADER_LEN: usize = 20;
 
@@ -94,6 +94,31 @@ pub mod op {
     /// Pops the next root.
     pub const ROOT: u8 = 0x35;
 
+    // The following occur in frames of a source only, see [`crate::wire::Preface`].
+
+    /// The preface of a frame.
+    pub const FRAME: u8 = 0x40;
+    /// 4 bytes: number of an object that the following instructions change; pushes it.
+    pub const UPDATE: u8 = 0x41;
+    /// Start, length and count: pops so many items and puts them in the place of that stretch of
+    /// the list below.
+    pub const SPLICE: u8 = 0x42;
+    /// Empties the list, dict or set on top, or takes the attributes from the instance.
+    pub const CLEAR: u8 = 0x43;
+    /// Count: pops so many keys, elements or attribute names and deletes them from the object
+    /// below.
+    pub const DELETE: u8 = 0x44;
+    /// Count: pops so many name-value pairs and sets them as attributes of the object below.
+    pub const SET_ATTRIBUTES: u8 = 0x45;
+    /// Counted bytes: the new contents of the `bytearray` on top.
+    pub const SET_BYTES: u8 = 0x46;
+    /// Changes of generators, see [`crate::random_states::put_change`].
+    pub const RANDOM_STATES: u8 = 0x47;
+    /// (n) 4 bytes: a new list with the items that the list of that number has.
+    pub const CLONE_LIST: u8 = 0x48;
+    /// Count, then LEB128 each: numbers that are free from the next frame on.
+    pub const FREE: u8 = 0x49;
+
     pub const SMALL_INT: u8 = 0x80;
     /// Largest integer that an instruction code holds.
     pub const SMALL_INT_MAX: i64 = 0x7f;
@@ -132,6 +157,46 @@ impl Header {
         bytes[16..20].copy_from_slice(&self.objects.to_le_bytes());
         bytes[20..].copy_from_slice(&self.checksum.to_le_bytes());
         bytes
+    }
+}
+
+/// What a frame of a source begins with: whose it is and where it belongs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Preface {
+    /// Tells sources apart.
+    pub source: u64,
+    /// Frames of one source are numbered from 0 on.
+    pub sequence: u64,
+    /// Everything, not only what has changed since the frame before.
+    pub is_keyframe: bool,
+}
+
+impl Preface {
+    pub fn put(self, out: &mut impl Write) {
+        out.put_byte(op::FRAME);
+        out.put_bytes(&self.source.to_le_bytes());
+        out.put_bytes(&self.sequence.to_le_bytes());
+        out.put_byte(u8::from(self.is_keyframe));
+    }
+
+    /// Reads what [`Preface::put`] wrote.
+    pub fn read(reader: &mut Reader) -> Result<Self> {
+        let malformed = |at| DecodeError::Malformed {
+            what: "a snapshot that is no frame of a source",
+            at,
+        };
+        if reader.byte()? != op::FRAME {
+            return Err(malformed(HEADER_LEN));
+        }
+        Ok(Preface {
+            source: u64::from_le_bytes(reader.array()?),
+            sequence: u64::from_le_bytes(reader.array()?),
+            is_keyframe: match reader.byte()? {
+                0 => false,
+                1 => true,
+                _ => return Err(malformed(HEADER_LEN)),
+            },
+        })
     }
 }
 
@@ -407,6 +472,17 @@ mod tests {
             prop_assert_eq!(i64::from_le_bytes(reader.array().unwrap()), signed);
             prop_assert_eq!(reader.counted().unwrap(), &bytes[..]);
             prop_assert_eq!(reader.remaining(), 0);
+        }
+
+        #[test]
+        fn prefaces_survive(source in any::<u64>(), sequence in any::<u64>(), is_keyframe in any::<bool>()) {
+            let preface = Preface { source, sequence, is_keyframe };
+            let mut out = Vec::new();
+            preface.put(&mut out);
+            prop_assert_eq!(Preface::read(&mut Reader::new(&out)), Ok(preface));
+            for len in 0..out.len() {
+                prop_assert!(Preface::read(&mut Reader::new(&out[..len])).is_err());
+            }
         }
 
         #[test]

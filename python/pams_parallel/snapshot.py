@@ -21,7 +21,14 @@ from __future__ import annotations
 from multiprocessing.reduction import ForkingPickler
 from typing import TYPE_CHECKING, Any
 
-from ._core import Decoder, Encoder, ForeignReferenceError, SnapshotDecodeError
+from ._core import (
+    Decoder,
+    Encoder,
+    ForeignReferenceError,
+    Replica,
+    SnapshotDecodeError,
+    Source,
+)
 from ._core import loads as _loads
 from .jax_arrays import array_reducers
 
@@ -34,7 +41,9 @@ __all__ = [
     "Decoder",
     "Encoder",
     "ForeignReferenceError",
+    "Replica",
     "SnapshotDecodeError",
+    "Source",
     "dumps",
     "library_reducers",
     "loads",

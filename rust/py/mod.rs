@@ -7,6 +7,7 @@ pub mod decoder;
 pub mod encoder;
 pub mod errors;
 pub mod functions;
+pub mod graph;
 mod late;
 mod numbers;
 mod output;

@@ -107,6 +107,17 @@ impl Output {
         }
     }
 
+    /// For bytes that are no snapshot.
+    pub fn in_memory() -> Output {
+        Output {
+            buffer: ByteBuffer::new(0),
+            flushed: 0,
+            hasher: crc32fast::Hasher::new(),
+            sink: None,
+            spill_bytes: 0,
+        }
+    }
+
     /// Bytes so far, header included.
     pub fn len(&self) -> u64 {
         self.flushed + self.buffer.len() as u64

@@ -18,6 +18,8 @@ pub struct Runtime {
     pub getset_descriptor: Py<PyType>,
     pub ordered_dict: Py<PyType>,
     pub mmap: Py<PyType>,
+    /// Some class that a `class` statement has made.
+    pub python_class: Py<PyType>,
     pub copyreg: Py<PyAny>,
     pub newobj: Py<PyAny>,
     pub newobj_ex: Py<PyAny>,
@@ -51,6 +53,7 @@ impl Runtime {
             getset_descriptor: class("types", "GetSetDescriptorType")?,
             ordered_dict: class("collections", "OrderedDict")?,
             mmap: class("mmap", "mmap")?,
+            python_class: class("fractions", "Fraction")?,
             copyreg: py.import("copyreg")?.into_any().unbind(),
             newobj: attribute("copyreg", "__newobj__")?.unbind(),
             newobj_ex: attribute("copyreg", "__newobj_ex__")?.unbind(),

@@ -200,7 +200,7 @@ pub fn is_heap_type(class: &Bound<'_, PyType>) -> bool {
     flags & ffi::Py_TPFLAGS_HEAPTYPE != 0
 }
 
-fn slot(class: *mut ffi::PyTypeObject, id: c_int) -> *mut c_void {
+pub fn slot(class: *mut ffi::PyTypeObject, id: c_int) -> *mut c_void {
     // SAFETY: `class` is a live type and `id` a slot that exists since Python 3.3; from 3.10 on
     // static types are allowed too.
     unsafe { ffi::PyType_GetSlot(class, id) }

@@ -7,6 +7,7 @@ use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyIterator, PyTuple, PyType};
 
+use crate::py::graph::changes::Piece;
 use crate::py::runtime::Runtime;
 use crate::py::types::Shape;
 
@@ -49,6 +50,22 @@ pub(super) enum Frame {
         shape: Arc<Shape>,
         position: ffi::Py_ssize_t,
         next: usize,
+    },
+    /// An object that a source has recorded: its parts are those of the record.
+    Recorded {
+        number: u32,
+        next: usize,
+        /// For instances that have the attributes of this shape.
+        shape: Option<Arc<Shape>>,
+    },
+    /// What has changed in an object.
+    Pieces {
+        pieces: std::vec::IntoIter<Piece>,
+    },
+    /// All changes, to be written before what is below, because user code may come to see them.
+    Pending {
+        /// The change of an object is being written.
+        is_open: bool,
     },
     /// An object that goes through a reducer; the details are the topmost [`Reduction`].
     Reduce,

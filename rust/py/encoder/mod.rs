@@ -5,9 +5,10 @@
 //! their size checked anew, and nothing borrowed survives a call.
 //!
 //! Here are the class that Python sees and the numbering of objects; `steps` has the walk,
-//! `frames` its stack, `values` the built-in types, `objects` all others, `trace` the paths in
-//! error messages.
+//! `frames` its stack, `values` the built-in types, `objects` all others, `captured` what a source
+//! records in its shadow first, `trace` the paths in error messages.
 
+mod captured;
 mod frames;
 mod objects;
 mod steps;
@@ -31,13 +32,16 @@ use super::types::{Plan, Reducers};
 use crate::wire::{op, Short, Write};
 use frames::{Frame, Reduction, Written};
 use objects::Item;
-use trace::RootNames;
+pub use captured::Shadow;
+pub use trace::RootNames;
 
 /// What the memo knows of an object.
 #[derive(Clone, Copy)]
 enum Known {
     /// Its number in the snapshot.
     Number(u32),
+    /// As `Number`, but it has changed, and the change is not yet written.
+    Changed(u32),
     External(u32),
     Foreign,
 }
@@ -67,6 +71,8 @@ pub struct Encoder {
     reductions: Vec<Reduction>,
     reentries: HashMap<usize, u32>,
     state: State,
+    /// For the frames of a source.
+    shadow: Option<Box<Shadow>>,
 }
 
 #[derive(Clone, Copy, PartialEq)]
@@ -103,6 +109,7 @@ impl Encoder {
             .cast_into::<PyDict>()?
             .unbind();
         let mut encoder = Encoder {
+            shadow: None,
             output: Output::new(sink, spill_bytes),
             memo: FxHashMap::default(),
             held: Vec::new(),
@@ -145,18 +152,7 @@ impl Encoder {
         name: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<()> {
         self.require_open()?;
-        let names = RootNames::new(obj, name)?;
-        match self.walk(py, obj) {
-            Ok(()) => Ok(()),
-            Err(error) => {
-                self.state = State::Failed;
-                let path = self.path(py, &names);
-                // Dropping what the walk held can run user code; that is after the walk.
-                self.frames.clear();
-                self.reductions.clear();
-                Err(path::locate(py, error, &path))
-            }
-        }
+        self.add_root(py, obj, &RootNames::new(obj, name)?)
     }
 
     /// Complete the snapshot: its bytes, or None if it went to the sink.
@@ -178,7 +174,7 @@ impl Encoder {
 
     /// Numbers of objects in the snapshot, as little-endian uint32.
     #[pyo3(signature = (objs, /))]
-    fn numbers_of<'py>(
+    pub fn numbers_of<'py>(
         &self,
         py: Python<'py>,
         objs: &Bound<'py, PyAny>,
@@ -225,6 +221,22 @@ impl Encoder {
 }
 
 impl Encoder {
+    pub fn add_root(
+        &mut self,
+        py: Python<'_>,
+        root: &Bound<'_, PyAny>,
+        names: &RootNames,
+    ) -> PyResult<()> {
+        self.walk(py, root).map_err(|error| {
+            self.state = State::Failed;
+            let path = self.path(py, names);
+            // Dropping what the walk held can run user code; that is after the walk.
+            self.frames.clear();
+            self.reductions.clear();
+            path::locate(py, error, &path)
+        })
+    }
+
     fn require_open(&self) -> PyResult<()> {
         match self.state {
             State::Open => Ok(()),
@@ -237,7 +249,7 @@ impl Encoder {
 
     fn number_of(&self, obj: &Bound<'_, PyAny>) -> Option<u32> {
         match self.memo.get(&(obj.as_ptr() as usize)) {
-            Some(Known::Number(number)) => Some(*number),
+            Some(Known::Number(number) | Known::Changed(number)) => Some(*number),
             _ => None,
         }
     }
@@ -252,6 +264,9 @@ impl Encoder {
     /// Gives `obj` the next number.
     #[inline]
     fn number(&mut self, obj: &Bound<'_, PyAny>) -> PyResult<()> {
+        if self.shadow.is_some() {
+            return self.number_in_shadow(obj);
+        }
         let number = self.objects;
         if number == NO_NUMBER {
             return Err(PyValueError::new_err("too many objects for one snapshot"));

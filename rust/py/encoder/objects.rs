@@ -13,6 +13,7 @@ use super::values::describe;
 use super::Encoder;
 use crate::py::buffer::Buffer;
 use crate::py::errors::{no_memory, owned};
+use crate::py::graph::kind::Kind;
 use crate::py::prefetch::prefetch;
 use crate::py::runtime::Runtime;
 use crate::py::types::{is_heap_type, plan, Plan, Shape};
@@ -118,6 +119,9 @@ impl Encoder {
         if let Some(shape) = known {
             self.put_number(op::NEW, shape.number);
             self.number(obj)?;
+            if self.shadow.is_some() {
+                return self.begin_instance(obj, shape);
+            }
             return self.first_attributes(py, dict, shape);
         }
         let Some(names) = attribute_names(dict)? else {
@@ -126,6 +130,9 @@ impl Encoder {
         let shape = self.define_shape(py, class, names)?;
         self.put_number(op::NEW, shape.number);
         self.number(obj)?;
+        if self.shadow.is_some() {
+            return self.begin_instance(obj, shape);
+        }
         // Pickling the class has run Python code.
         self.read_items(dict);
         if has_names(&self.items, &shape) {
@@ -248,8 +255,11 @@ impl Encoder {
         let Some(offset) = offset else {
             return self.reduce(py, obj);
         };
-        self.randoms.push((number, offset));
+        if self.shadow.is_none() {
+            self.randoms.push((number, offset));
+        }
         self.number(obj)?;
+        self.record(obj, Kind::Random)?;
         Ok(Written::Yes)
     }
 
@@ -332,7 +342,8 @@ impl Encoder {
         }
         self.reductions.try_reserve(2).map_err(no_memory)?;
         self.reductions.push(reduction);
-        self.begin(Frame::Reduce)
+        self.begin(Frame::Reduce)?;
+        self.begin_pending()
     }
 
     pub(super) fn leave_arguments(&mut self, obj: &Bound<'_, PyAny>) {

@@ -25,6 +25,13 @@ impl Encoder {
             self.memo.reserve(expected.min(1 << 20));
         }
         self.value(py, root)?;
+        self.run_frames(py)?;
+        self.output.buffer.put_byte(op::ROOT);
+        Ok(())
+    }
+
+    /// Encodes what the frames on the stack stand for.
+    pub(super) fn run_frames(&mut self, py: Python<'_>) -> PyResult<()> {
         while let Some(mut frame) = self.frames.pop() {
             let depth = self.frames.len();
             match self.step(py, &mut frame) {
@@ -37,7 +44,6 @@ impl Encoder {
             }
             self.output.spill(py)?;
         }
-        self.output.buffer.put_byte(op::ROOT);
         Ok(())
     }
 
@@ -110,6 +116,13 @@ impl Encoder {
             }
             Frame::Dict { .. } => return self.step_dict(py, frame),
             Frame::Instance { .. } => return self.step_instance(py, frame),
+            Frame::Recorded {
+                number,
+                next,
+                shape,
+            } => return self.step_recorded(py, *number, next, shape.as_ref()),
+            Frame::Pieces { pieces } => return self.step_pieces(py, pieces),
+            Frame::Pending { is_open } => return self.step_pending(py, is_open),
             Frame::Reduce => {
                 let Some(mut reduction) = self.reductions.pop() else {
                     unreachable!("there is a reduction for each of its frames");
@@ -292,6 +305,7 @@ impl Encoder {
                     }
                     self.output.buffer.put_byte(op::REDUCE);
                     self.number(obj)?;
+                    self.note_reduced(obj)?;
                     Written::Yes
                 }
                 Stage::Items => {

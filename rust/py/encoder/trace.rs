@@ -6,10 +6,11 @@ use pyo3::types::PyTuple;
 
 use super::frames::{Frame, Stage, Target};
 use super::Encoder;
+use crate::py::graph::recorded::Recorded;
 use crate::py::path::{self, Step};
 
 /// What error messages call a root.
-pub(super) enum RootNames {
+pub enum RootNames {
     One(String),
     /// Names of the items of a tuple.
     Items(Vec<String>),
@@ -87,6 +88,13 @@ impl Encoder {
                         steps.push(Step::attribute(name.bind(py)));
                     }
                 }
+                Frame::Recorded {
+                    number,
+                    next,
+                    shape,
+                } => steps.extend(self.recorded_step(py, *number, *next, shape.is_some())),
+                // Whoever gets an error takes a keyframe instead, which has a path from a root.
+                Frame::Pieces { .. } | Frame::Pending { .. } => {}
                 Frame::Items { index, .. } => steps.push(Step::Index(index.saturating_sub(1))),
                 // The stage is the one after what is being encoded.
                 Frame::Reduce => match reductions.next().map(|r| (r.stage, r.newobj)) {
@@ -108,5 +116,25 @@ impl Encoder {
                 _ => path::join("obj", &steps),
             },
         }
+    }
+    fn recorded_step(
+        &self,
+        py: Python<'_>,
+        number: u32,
+        next: usize,
+        has_shape: bool,
+    ) -> Option<Step> {
+        let shadow = self.shadow.as_ref()?;
+        let done = next.checked_sub(1)?;
+        Some(match &shadow.graph.nodes[number as usize].recorded {
+            Recorded::Dict(items) if done % 2 == 1 => Step::key(items.get(done - 1)?.bind(py)),
+            Recorded::Dict(_) => Step::DictKey,
+            Recorded::Set(_) => Step::Element,
+            Recorded::Instance(layout, _) => {
+                let at = if has_shape { done } else { done / 2 };
+                Step::attribute(layout.names.get(at)?.bind(py))
+            }
+            _ => Step::Index(done),
+        })
     }
 }

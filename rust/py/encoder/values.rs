@@ -9,6 +9,7 @@ use pyo3::types::{
 use super::frames::{dict_frame, Frame, Target, Written};
 use super::{Encoder, Known};
 use crate::py::errors::ForeignReferenceError;
+use crate::py::graph::kind::Kind;
 use crate::py::output::big_int_bytes;
 use crate::py::prefetch::{prefetch, DISTANCE};
 use crate::wire::{op, Short, Write};
@@ -32,7 +33,7 @@ impl Encoder {
         match self.known(&obj) {
             Some(Known::Number(number)) => self.put_number(op::REF, number),
             Some(Known::External(index)) => self.put_number(op::EXTERNAL, index),
-            Some(Known::Foreign) | None => return false,
+            Some(Known::Foreign | Known::Changed(_)) | None => return false,
         }
         true
     }
@@ -43,7 +44,11 @@ impl Encoder {
         if self.quick(obj.as_borrowed()) {
             return Ok(Written::Yes);
         }
-        if let Some(Known::Foreign) = self.known(obj) {
+        let known = self.known(obj);
+        if let Some(Known::Changed(number)) = known {
+            return self.changed(py, obj, number);
+        }
+        if let Some(Known::Foreign) = known {
             return Err(ForeignReferenceError::new_err(format!(
                 "a reference to an object that the other side does not have: {}",
                 describe(obj)
@@ -130,15 +135,21 @@ impl Encoder {
         } else if let Ok(dict) = obj.cast_exact::<PyDict>() {
             self.output.buffer.put_byte(op::DICT);
             self.number(obj)?;
+            if self.shadow.is_some() {
+                return self.begin_recorded(obj, Kind::Dict);
+            }
             if !dict.is_empty() {
                 return self.begin(dict_frame(dict, Target::Dict));
             }
         } else if let Ok(list) = obj.cast_exact::<PyList>() {
-            if self.atom_list(list)? {
+            if self.shadow.is_none() && self.atom_list(list)? {
                 return Ok(Written::Yes);
             }
             self.output.buffer.put_byte(op::LIST);
             self.number(obj)?;
+            if self.shadow.is_some() {
+                return self.begin_recorded(obj, Kind::List);
+            }
             if !list.is_empty() {
                 return self.begin(Frame::List {
                     list: obj.clone().unbind(),
@@ -165,6 +176,9 @@ impl Encoder {
             if obj.is_exact_instance_of::<PySet>() {
                 self.output.buffer.put_byte(op::SET);
                 self.number(obj)?;
+                if self.shadow.is_some() {
+                    return self.begin_recorded(obj, Kind::Set);
+                }
             }
             return self.begin(Frame::Set {
                 set: obj.clone().unbind(),
@@ -181,6 +195,7 @@ impl Encoder {
             // SAFETY: no Python code runs while the bytes are copied.
             self.put_counted(op::BYTEARRAY, unsafe { bytes.as_bytes() });
             self.number(obj)?;
+            self.record(obj, Kind::ByteArray)?;
         } else {
             return self.by_plan(py, obj);
         }

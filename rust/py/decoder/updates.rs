@@ -1,0 +1,192 @@
+//! Instructions that change objects of earlier frames.
+//!
+//! They change what an object consists of directly, without the methods that its class may
+//! override: the source has compared just that.
+
+use pyo3::ffi;
+use pyo3::prelude::*;
+use pyo3::types::{PyByteArray, PyDict, PyList, PySet};
+
+use super::machine::Machine;
+use super::objects::interned_if_str;
+use crate::error::Result as WireResult;
+use crate::py::errors::status;
+use crate::py::random::instance_dict;
+use crate::py::runtime::Runtime;
+use crate::random_states::{read_change, twisted, NewWords};
+use crate::wire::op;
+
+impl<'py> Machine<'_, 'py, '_> {
+    /// Runs an instruction of those that only frames have; `false` for any other.
+    pub(super) fn run_update(&mut self, code: u8) -> PyResult<bool> {
+        match code {
+            op::UPDATE => self.begin_update()?,
+            op::SPLICE => self.splice()?,
+            op::CLEAR => self.clear()?,
+            op::DELETE => self.delete()?,
+            op::SET_ATTRIBUTES => self.set_attributes()?,
+            op::SET_BYTES => self.set_bytes()?,
+            op::RANDOM_STATES => self.random_states()?,
+            op::CLONE_LIST => self.clone_list()?,
+            op::FREE => self.free()?,
+            _ => return Ok(false),
+        }
+        Ok(true)
+    }
+
+    fn begin_update(&mut self) -> PyResult<()> {
+        let number = self.reader.word()?;
+        let obj = self.object_at(number)?.clone_ref(self.py);
+        self.mark_updated(number);
+        self.push(obj)
+    }
+
+    fn mark_updated(&mut self, number: u32) {
+        if let Some(changes) = &mut self.changes {
+            changes.updated.push(number);
+        }
+    }
+
+    fn splice(&mut self) -> PyResult<()> {
+        let start = self.index()?;
+        let removed = self.index()?;
+        let items = self.pop_counted()?;
+        let target = self.peek()?;
+        let list = target
+            .cast_exact::<PyList>()
+            .map_err(|_| self.malformed("a stretch of what is no list"))?;
+        let stop = start.checked_add(removed).filter(|stop| *stop <= list.len());
+        let stop = stop.ok_or_else(|| self.malformed("a stretch beyond the end of its list"))?;
+        if items.len() == removed {
+            for (offset, item) in items.into_iter().enumerate() {
+                list.set_item(start + offset, item)?;
+            }
+            return Ok(());
+        }
+        if start == list.len() {
+            return items.into_iter().try_for_each(|item| list.append(item));
+        }
+        list.set_slice(start, stop, PyList::new(self.py, items)?.as_any())
+    }
+
+    fn index(&mut self) -> WireResult<usize> {
+        let value = self.reader.varint()?;
+        usize::try_from(value).map_err(|_| self.malformed("an index beyond all memory"))
+    }
+
+    fn clear(&mut self) -> PyResult<()> {
+        let target = self.peek()?;
+        if let Ok(list) = target.cast_exact::<PyList>() {
+            list.set_slice(0, list.len(), PyList::empty(self.py).as_any())
+        } else if let Ok(dict) = target.cast_exact::<PyDict>() {
+            dict.clear();
+            Ok(())
+        } else if let Ok(set) = target.cast_exact::<PySet>() {
+            set.clear();
+            Ok(())
+        } else {
+            instance_dict(&target)?.clear();
+            Ok(())
+        }
+    }
+
+    fn delete(&mut self) -> PyResult<()> {
+        let keys = self.pop_counted()?;
+        let target = self.peek()?;
+        if let Ok(set) = target.cast_exact::<PySet>() {
+            for key in keys {
+                set.discard(key)?;
+            }
+            return Ok(());
+        }
+        let dict = match target.cast_exact::<PyDict>() {
+            Ok(dict) => dict.clone(),
+            Err(_) => instance_dict(&target)?,
+        };
+        keys.into_iter().try_for_each(|key| dict.del_item(key))
+    }
+
+    fn set_attributes(&mut self) -> PyResult<()> {
+        let pairs = self.pop_pairs()?;
+        let dict = instance_dict(&self.peek()?)?;
+        for (name, value) in pairs {
+            dict.set_item(interned_if_str(name.into_bound(self.py))?, value)?;
+        }
+        Ok(())
+    }
+
+    fn set_bytes(&mut self) -> PyResult<()> {
+        let bytes = self.reader.counted()?;
+        let target = self.peek()?;
+        let target = target
+            .cast_exact::<PyByteArray>()
+            .map_err(|_| self.malformed("bytes for what is no bytearray"))?;
+        set_bytearray(target, bytes)
+    }
+
+    fn random_states(&mut self) -> PyResult<()> {
+        let py = self.py;
+        let layout = Runtime::get(py)?.random.as_ref();
+        let layout = layout.ok_or_else(|| self.malformed("generators of another layout"))?;
+        let mut number: u64 = 0;
+        for _ in 0..self.reader.varint()? {
+            number = number.saturating_add(self.reader.varint()?);
+            let (words, position) = read_change(&mut self.reader)?;
+            let number = u32::try_from(number)
+                .map_err(|_| self.malformed("a number without an object"))?;
+            let prng = self.object_at(number)?.bind(py).clone();
+            if !layout.is_exact(&prng) {
+                return Err(self.malformed("a state for what is no generator").into());
+            }
+            match words {
+                NewWords::Twists(0) => layout.write_position(&prng, position)?,
+                NewWords::Twists(twists) => {
+                    let words = layout.read(&prng, |_, words| twisted(words, twists))?;
+                    let words = words
+                        .ok_or_else(|| self.malformed("a generator that is not as it was"))?;
+                    layout.write(&prng, position, &words)?;
+                }
+                NewWords::Full(words) => layout.write(&prng, position, words)?,
+            }
+            self.mark_updated(number);
+        }
+        Ok(())
+    }
+
+    fn clone_list(&mut self) -> PyResult<()> {
+        let number = self.reader.word()?;
+        let list = self.object_at(number)?.bind(self.py).clone();
+        let list = list
+            .cast_exact::<PyList>()
+            .map_err(|_| self.malformed("a clone of what is no list"))?;
+        let clone = list.get_slice(0, list.len());
+        self.push_new(clone.into_any().unbind())
+    }
+
+    fn free(&mut self) -> PyResult<()> {
+        for _ in 0..self.reader.varint()? {
+            let number = self.reader.varint()?;
+            let number = u32::try_from(number)
+                .map_err(|_| self.malformed("a number without an object"))?;
+            self.object_at(number)?;
+            let place = &mut self.decoded.objects[number as usize];
+            let freed = std::mem::replace(place, self.py.None());
+            self.decoded.free.push(number);
+            if let Some(changes) = &mut self.changes {
+                changes.freed.push((number, freed));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Replaces the contents of a `bytearray`; fails while somebody has its buffer.
+pub fn set_bytearray(target: &Bound<'_, PyByteArray>, bytes: &[u8]) -> PyResult<()> {
+    // SAFETY: a live bytearray; a length that does not fit is refused by the call.
+    status(target.py(), unsafe {
+        ffi::PyByteArray_Resize(target.as_ptr(), bytes.len() as ffi::Py_ssize_t)
+    })?;
+    // SAFETY: it has just got this length, and no Python code runs during the copy.
+    unsafe { target.as_bytes_mut() }.copy_from_slice(bytes);
+    Ok(())
+}

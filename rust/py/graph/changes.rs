@@ -1,0 +1,191 @@
+//! How the difference between two records of an object is expressed in a frame.
+
+use std::collections::HashMap;
+
+use pyo3::prelude::*;
+
+use super::kind::has_simple_keys;
+use super::recorded::{same_items, Recorded};
+use crate::py::types::hash_is_settled;
+use crate::stretches::edits;
+use crate::wire::op;
+
+/// A part of the instructions that update an object.
+pub enum Piece {
+    Value(Py<PyAny>),
+    Code(u8),
+    /// A code and its count.
+    Count(u8, usize),
+    /// Start, length and count of a stretch.
+    Splice(usize, usize, usize),
+    /// New contents of a `bytearray`.
+    Bytes(Box<[u8]>),
+}
+
+/// Addresses of objects that are no longer part of an object.
+pub type Removed = Vec<usize>;
+
+/// What makes `new` of `old`, to be encoded behind the object; `None` if only a new object can
+/// have this record.
+pub fn pieces(
+    py: Python<'_>,
+    old: &Recorded,
+    new: &Recorded,
+    removed: &mut Removed,
+) -> Option<Vec<Piece>> {
+    Some(match (old, new) {
+        (Recorded::List(old), Recorded::List(new)) => list_pieces(py, old, new, removed),
+        (Recorded::Dict(old), Recorded::Dict(new)) => {
+            let keys = |items: &[Py<PyAny>]| items.iter().step_by(2).cloned_in(py);
+            let values = |items: &[Py<PyAny>]| items.iter().skip(1).step_by(2).cloned_in(py);
+            let old = (keys(old), values(old));
+            let new = (keys(new), values(new));
+            let (old, new) = ((&old.0[..], &old.1[..]), (&new.0[..], &new.1[..]));
+            mapping_pieces(py, old, new, Target::Dict, removed)
+        }
+        (Recorded::Set(old), Recorded::Set(new)) => {
+            removed.extend(addresses(old));
+            // From nothing, so that the order becomes the one that pickle gives.
+            let mut pieces = vec![Piece::Code(op::CLEAR)];
+            pieces.extend(new.iter().map(|item| Piece::Value(item.clone_ref(py))));
+            let is_settled = new.iter().all(|item| hash_is_settled(item.bind(py)));
+            let code = if is_settled { op::ADD } else { op::ADD_LATE };
+            pieces.push(Piece::Count(code, new.len()));
+            pieces
+        }
+        (Recorded::ByteArray(_), Recorded::ByteArray(new)) => vec![Piece::Bytes(new.clone())],
+        (Recorded::Instance(layout, old), Recorded::Instance(new_layout, new)) => {
+            if !layout.class.is(&new_layout.class) {
+                return None;
+            }
+            let old = (&layout.names[..], &old[..]);
+            mapping_pieces(py, old, (&new_layout.names, new), Target::Attributes, removed)
+        }
+        _ => return None,
+    })
+}
+
+fn addresses(items: &[Py<PyAny>]) -> impl Iterator<Item = usize> + '_ {
+    items.iter().map(|item| item.as_ptr() as usize)
+}
+
+trait ClonedIn {
+    fn cloned_in(self, py: Python<'_>) -> Vec<Py<PyAny>>;
+}
+
+impl<'a, I: Iterator<Item = &'a Py<PyAny>>> ClonedIn for I {
+    fn cloned_in(self, py: Python<'_>) -> Vec<Py<PyAny>> {
+        self.map(|item| item.clone_ref(py)).collect()
+    }
+}
+
+fn list_pieces(
+    py: Python<'_>,
+    old: &[Py<PyAny>],
+    new: &[Py<PyAny>],
+    removed: &mut Removed,
+) -> Vec<Piece> {
+    let mut pieces = Vec::new();
+    // How far the old items lie from where they are when the earlier edits are done.
+    let mut shift = 0_isize;
+    for edit in edits(old, new, |old, new| old.as_ptr() == new.as_ptr()) {
+        let start = edit.start.wrapping_add_signed(-shift);
+        removed.extend(addresses(&old[start..start + edit.removed]));
+        shift += edit.inserted.len() as isize - edit.removed as isize;
+        let items = &new[edit.inserted];
+        pieces.extend(items.iter().map(|item| Piece::Value(item.clone_ref(py))));
+        pieces.push(Piece::Splice(edit.start, edit.removed, items.len()));
+    }
+    pieces
+}
+
+#[derive(Clone, Copy, PartialEq)]
+enum Target {
+    Dict,
+    Attributes,
+}
+
+/// Keys and values.
+type Mapping<'a> = (&'a [Py<PyAny>], &'a [Py<PyAny>]);
+
+fn mapping_pieces(
+    py: Python<'_>,
+    old: Mapping,
+    new: Mapping,
+    target: Target,
+    removed: &mut Removed,
+) -> Vec<Piece> {
+    let mut pieces = Vec::new();
+    let mut set = |pairs: &mut dyn Iterator<Item = (&Py<PyAny>, &Py<PyAny>)>| {
+        let mut count = 0;
+        let mut is_settled = true;
+        for (key, value) in pairs {
+            is_settled &= hash_is_settled(key.bind(py));
+            pieces.push(Piece::Value(key.clone_ref(py)));
+            pieces.push(Piece::Value(value.clone_ref(py)));
+            count += 1;
+        }
+        let code = match target {
+            Target::Attributes => op::SET_ATTRIBUTES,
+            Target::Dict if is_settled => op::SET_ITEMS,
+            Target::Dict => op::SET_ITEMS_LATE,
+        };
+        if count > 0 {
+            pieces.push(Piece::Count(code, count));
+        }
+        std::mem::take(&mut pieces)
+    };
+    // Other keys can have any notion of equality.
+    if !has_simple_keys(old.0.iter().chain(new.0)) {
+        removed.extend(addresses(old.0).chain(addresses(old.1)));
+        return from_nothing(set(&mut new.0.iter().zip(new.1)));
+    }
+    let places: Option<HashMap<usize, usize>> = (!same_items(old.0, new.0)).then(|| {
+        let indices = new.0.iter().enumerate();
+        indices.map(|(at, key)| (key.as_ptr() as usize, at)).collect()
+    });
+    let place = |at: usize| match &places {
+        None => Some(at),
+        Some(places) => places.get(&(old.0[at].as_ptr() as usize)).copied(),
+    };
+    // What is left of the old keys has to be what the new ones begin with.
+    let mut deleted = Vec::new();
+    let mut changed = Vec::new();
+    let mut kept = 0;
+    for at in 0..old.0.len() {
+        match place(at) {
+            Some(place) if place == kept => {
+                if old.1[at].as_ptr() != new.1[place].as_ptr() {
+                    removed.push(old.1[at].as_ptr() as usize);
+                    changed.push(place);
+                }
+                kept += 1;
+            }
+            Some(_) => {
+                removed.extend(addresses(old.0).chain(addresses(old.1)));
+                return from_nothing(set(&mut new.0.iter().zip(new.1)));
+            }
+            None => {
+                removed.extend([old.0[at].as_ptr() as usize, old.1[at].as_ptr() as usize]);
+                deleted.push(at);
+            }
+        }
+    }
+    changed.extend(kept..new.0.len());
+    if deleted.len() > kept {
+        return from_nothing(set(&mut new.0.iter().zip(new.1)));
+    }
+    let mut all: Vec<Piece> = deleted
+        .iter()
+        .map(|at| Piece::Value(old.0[*at].clone_ref(py)))
+        .collect();
+    if !deleted.is_empty() {
+        all.push(Piece::Count(op::DELETE, deleted.len()));
+    }
+    all.extend(set(&mut changed.iter().map(|at| (&new.0[*at], &new.1[*at]))));
+    all
+}
+
+fn from_nothing(pieces: Vec<Piece>) -> Vec<Piece> {
+    std::iter::once(Piece::Code(op::CLEAR)).chain(pieces).collect()
+}

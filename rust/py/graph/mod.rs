@@ -1,0 +1,204 @@
+//! The shadow graph: what the objects of a graph consisted of when it was last looked at.
+//!
+//! A [`source::Source`] (main process) compares its graph with the shadow, and encodes what
+//! differs as a frame. A [`replica::Replica`] (worker) applies frames to a copy, and puts back
+//! whatever somebody has done to it since, because the shadow still has it. Both number objects
+//! alike, so the numbers name objects across processes.
+//!
+//! The shadow holds strong references to all that it compares by identity, so no address can be
+//! used for something else meanwhile. Comparing runs no Python code; `recorded` has what is
+//! recorded, compared and restored per kind of object, `kind` which kind a class belongs to, and
+//! `changes` how the difference between two records is expressed.
+
+pub(super) mod changes;
+pub(super) mod kind;
+pub(super) mod recorded;
+pub mod replica;
+pub mod source;
+
+use std::sync::Arc;
+
+use pyo3::prelude::*;
+use pyo3::exceptions::PyValueError;
+use pyo3::types::{PyDict, PyFrozenSet, PyList, PyTuple};
+use rustc_hash::FxHashMap;
+
+use super::numbers::words;
+use super::prefetch::prefetch;
+use kind::Kind;
+use recorded::{Layout, Recorded};
+
+/// Layouts remembered per class.
+const MAX_LAYOUTS: usize = 8;
+/// How many objects ahead of the one being compared are fetched.
+const PREFETCH_DISTANCE: usize = 8;
+
+/// One numbered object.
+#[derive(Default)]
+pub(super) struct Node {
+    /// `None` for a free number, and for what a replica need not look after.
+    pub obj: Option<Py<PyAny>>,
+    pub recorded: Recorded,
+    /// The number is in `tracked`.
+    is_listed: bool,
+}
+
+/// The shadow of a graph.
+#[derive(Default)]
+pub(super) struct Graph {
+    /// By number.
+    pub nodes: Vec<Node>,
+    /// Numbers of the objects whose contents are compared, and of some that are no more.
+    tracked: Vec<u32>,
+    /// Instances of one class mostly have the same attributes in the same order.
+    layouts: FxHashMap<usize, Vec<Arc<Layout>>>,
+    /// An object has been met whose state is not all visible.
+    pub is_untrackable: bool,
+}
+
+impl Graph {
+    /// Takes up an object under a number that is free.
+    pub fn insert(&mut self, number: u32, obj: Option<Py<PyAny>>, recorded: Recorded) {
+        let index = number as usize;
+        if index >= self.nodes.len() {
+            self.nodes.resize_with(index + 1, Node::default);
+        }
+        let node = &mut self.nodes[index];
+        node.obj = obj;
+        node.recorded = recorded;
+        self.list(number);
+    }
+
+    /// Records what an object consists of.
+    ///
+    /// The former record is returned, to be dropped when that may run Python code.
+    pub fn record(&mut self, number: u32, recorded: Recorded) -> Recorded {
+        let former = std::mem::replace(&mut self.nodes[number as usize].recorded, recorded);
+        self.list(number);
+        former
+    }
+
+    fn list(&mut self, number: u32) {
+        let node = &mut self.nodes[number as usize];
+        if node.recorded.is_compared() && !node.is_listed {
+            node.is_listed = true;
+            self.tracked.push(number);
+        }
+    }
+
+    /// Removes an object. It is returned, since dropping it can run Python code.
+    pub fn remove(&mut self, number: u32) -> Node {
+        let node = &mut self.nodes[number as usize];
+        Node {
+            obj: node.obj.take(),
+            recorded: std::mem::take(&mut node.recorded),
+            is_listed: false,
+        }
+    }
+
+    /// What an object of this kind consists of now; `None` if it is not what the kind promises.
+    pub fn capture(&mut self, kind: Kind, obj: &Bound<'_, PyAny>) -> PyResult<Option<Recorded>> {
+        if kind == Kind::Instance {
+            return self.capture_instance(obj);
+        }
+        Recorded::capture(kind, obj)
+    }
+
+    fn capture_instance(&mut self, obj: &Bound<'_, PyAny>) -> PyResult<Option<Recorded>> {
+        let Some((names, values)) = recorded::attributes(obj)? else {
+            return Ok(None);
+        };
+        let class = obj.get_type();
+        let layouts = self.layouts.entry(class.as_ptr() as usize).or_default();
+        let known = layouts.iter().rfind(|layout| layout.has_names(&names));
+        let layout = match known {
+            Some(layout) => layout.clone(),
+            None => {
+                let layout = Arc::new(Layout::new(class, &names));
+                if layouts.len() < MAX_LAYOUTS {
+                    layouts.push(layout.clone());
+                }
+                layout
+            }
+        };
+        Ok(Some(Recorded::Instance(layout, values)))
+    }
+
+    /// Numbers of the objects that differ from what is recorded.
+    pub fn changed(&mut self, py: Python<'_>) -> Vec<u32> {
+        let mut changed = Vec::new();
+        let mut kept = 0;
+        for at in 0..self.tracked.len() {
+            if let Some(ahead) = self.tracked.get(at + PREFETCH_DISTANCE) {
+                if let Some(obj) = &self.nodes[*ahead as usize].obj {
+                    prefetch(obj.as_ptr());
+                }
+            }
+            let number = self.tracked[at];
+            let node = &mut self.nodes[number as usize];
+            let Some(obj) = node.obj.as_ref().filter(|_| node.recorded.is_compared()) else {
+                node.is_listed = false;
+                continue;
+            };
+            self.tracked[kept] = number;
+            kept += 1;
+            if !node.recorded.is_still(obj.bind(py)) {
+                changed.push(number);
+            }
+        }
+        self.tracked.truncate(kept);
+        changed
+    }
+
+    /// The object with a number, if it has a node.
+    pub fn object(&self, number: u32) -> Option<&Py<PyAny>> {
+        self.nodes.get(number as usize)?.obj.as_ref()
+    }
+}
+
+/// Addresses of the objects that an object consists of, as far as the shadow knows.
+pub(super) fn for_each_part(py: Python<'_>, node: &Node, mut take: impl FnMut(usize)) {
+    for part in node.recorded.children() {
+        take(part.as_ptr() as usize);
+    }
+    let Some(obj) = &node.obj else { return };
+    if let Ok(tuple) = obj.bind(py).cast_exact::<PyTuple>() {
+        tuple.iter_borrowed().for_each(|part| take(part.as_ptr() as usize));
+    } else if let Ok(set) = obj.bind(py).cast_exact::<PyFrozenSet>() {
+        set.iter().for_each(|part| take(part.as_ptr() as usize));
+    }
+}
+
+/// The objects with these numbers (little-endian uint32).
+pub(super) fn objects_at<'py, 'a>(
+    py: Python<'py>,
+    numbers: &Bound<'py, PyAny>,
+    find: impl Fn(u32) -> Option<&'a Py<PyAny>>,
+) -> PyResult<Bound<'py, PyList>> {
+    let found = words::<4>(numbers)?
+        .into_iter()
+        .map(|word| {
+            let number = u32::from_le_bytes(word);
+            find(number).ok_or_else(|| {
+                PyValueError::new_err(format!("no object of the snapshot has number {number}"))
+            })
+        })
+        .collect::<PyResult<Vec<_>>>()?;
+    PyList::new(py, found)
+}
+
+pub(super) fn collect(objs: Option<&Bound<'_, PyAny>>) -> PyResult<Vec<Py<PyAny>>> {
+    match objs {
+        None => Ok(Vec::new()),
+        Some(objs) => objs.try_iter()?.map(|obj| obj.map(Bound::unbind)).collect(),
+    }
+}
+
+pub(super) fn copy_dict(dict: Option<&Bound<'_, PyAny>>) -> PyResult<Option<Py<PyDict>>> {
+    dict.map(|dict| {
+        let copy = PyDict::new(dict.py());
+        copy.update(dict.cast()?)?;
+        Ok(copy.unbind())
+    })
+    .transpose()
+}

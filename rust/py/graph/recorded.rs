@@ -1,0 +1,426 @@
+//! What is recorded of an object, by kind: recording, comparing and restoring it.
+
+use std::sync::Arc;
+
+use pyo3::ffi;
+use pyo3::intern;
+use pyo3::prelude::*;
+use pyo3::types::{PyByteArray, PyDict, PyIterator, PyList, PySet, PyType};
+
+use super::kind::{has_simple_keys, Kind};
+use crate::mersenne::STATE_LEN;
+use crate::py::decoder::set_bytearray;
+use crate::py::errors::status;
+use crate::py::random::instance_dict;
+use crate::py::runtime::Runtime;
+use crate::random_states::Position;
+
+/// Objects that an object consists of, by identity.
+pub type Items = Box<[Py<PyAny>]>;
+
+/// Class and attribute names of instances.
+pub struct Layout {
+    pub class: Py<PyType>,
+    pub names: Items,
+}
+
+impl Layout {
+    pub fn new(class: Bound<'_, PyType>, names: &[Py<PyAny>]) -> Self {
+        let py = class.py();
+        Layout {
+            class: class.unbind(),
+            names: names.iter().map(|name| name.clone_ref(py)).collect(),
+        }
+    }
+
+    pub fn has_names(&self, names: &[Py<PyAny>]) -> bool {
+        same_items(&self.names, names)
+    }
+}
+
+/// State of a generator.
+pub struct RandomRecord {
+    pub position: Position,
+    pub words: [u8; STATE_LEN],
+}
+
+/// What an object consisted of when it was recorded.
+#[derive(Default)]
+pub enum Recorded {
+    /// Nothing is compared.
+    #[default]
+    Leaf,
+    List(Items),
+    /// Keys and values in turn.
+    Dict(Items),
+    /// In the order of iteration.
+    Set(Items),
+    ByteArray(Box<[u8]>),
+    /// Values of the attributes that the layout names.
+    Instance(Arc<Layout>, Items),
+    Random(Box<RandomRecord>),
+    /// A JAX array that was alive.
+    Deletable,
+    /// A hash of what the reducer returned.
+    Opaque([u64; 2]),
+}
+
+impl Recorded {
+    /// What an object of this kind consists of now; `None` if it is not what the kind promises.
+    /// Instances go through [`super::Graph::capture`].
+    pub fn capture(kind: Kind, obj: &Bound<'_, PyAny>) -> PyResult<Option<Recorded>> {
+        Ok(Some(match kind {
+            Kind::List => Recorded::List(list_items(obj.cast_exact::<PyList>()?)),
+            Kind::Dict => Recorded::Dict(dict_items(obj.cast_exact::<PyDict>()?)),
+            Kind::Set => Recorded::Set(set_items(obj.cast_exact::<PySet>()?)?),
+            Kind::ByteArray => {
+                let bytes = obj.cast_exact::<PyByteArray>()?;
+                // SAFETY: no Python code runs while the bytes are copied.
+                Recorded::ByteArray(unsafe { bytes.as_bytes() }.into())
+            }
+            Kind::Random => {
+                let Some(layout) = &Runtime::get(obj.py())?.random else {
+                    return Ok(None);
+                };
+                if !layout.is_exact(obj) {
+                    return Ok(None);
+                }
+                let record = layout.read(obj, |position, words| {
+                    Box::new(RandomRecord {
+                        position,
+                        words: *words,
+                    })
+                })?;
+                return Ok(record.map(Recorded::Random));
+            }
+            Kind::Deletable => Recorded::Deletable,
+            Kind::Leaf | Kind::Opaque | Kind::Custom | Kind::Instance => Recorded::Leaf,
+        }))
+    }
+
+    /// Whether [`Recorded::is_still`] compares anything.
+    pub fn is_compared(&self) -> bool {
+        !matches!(
+            self,
+            Recorded::Leaf | Recorded::Deletable | Recorded::Opaque(_)
+        )
+    }
+
+    /// The kind to record the object as again.
+    pub fn kind(&self) -> Kind {
+        match self {
+            Recorded::Leaf => Kind::Leaf,
+            Recorded::List(_) => Kind::List,
+            Recorded::Dict(_) => Kind::Dict,
+            Recorded::Set(_) => Kind::Set,
+            Recorded::ByteArray(_) => Kind::ByteArray,
+            Recorded::Instance(..) => Kind::Instance,
+            Recorded::Random(_) => Kind::Random,
+            Recorded::Deletable => Kind::Deletable,
+            Recorded::Opaque(_) => Kind::Opaque,
+        }
+    }
+
+    /// Objects that the record refers to.
+    pub fn children(&self) -> &[Py<PyAny>] {
+        match self {
+            Recorded::List(items)
+            | Recorded::Dict(items)
+            | Recorded::Set(items)
+            | Recorded::Instance(_, items) => items,
+            _ => &[],
+        }
+    }
+
+    /// Whether an object still consists of what is recorded. Runs no Python code, apart from
+    /// what the garbage collector may run on Python 3.11 and older.
+    pub fn is_still(&self, obj: &Bound<'_, PyAny>) -> bool {
+        match self {
+            Recorded::Leaf | Recorded::Deletable | Recorded::Opaque(_) => true,
+            Recorded::List(items) => match obj.cast_exact::<PyList>() {
+                Ok(list) => list_is(list, items),
+                Err(_) => false,
+            },
+            Recorded::Dict(items) => match obj.cast_exact::<PyDict>() {
+                Ok(dict) => dict_is(dict, items.len() / 2, |at, key, value| {
+                    items[2 * at].as_ptr() == key && items[2 * at + 1].as_ptr() == value
+                }),
+                Err(_) => false,
+            },
+            Recorded::Set(items) => match obj.cast_exact::<PySet>() {
+                Ok(set) => set_items(set).is_ok_and(|now| same_items(items, &now)),
+                Err(_) => false,
+            },
+            Recorded::ByteArray(bytes) => match obj.cast_exact::<PyByteArray>() {
+                // SAFETY: no Python code runs during the comparison.
+                Ok(now) => unsafe { now.as_bytes() == &bytes[..] },
+                Err(_) => false,
+            },
+            Recorded::Instance(layout, values) => {
+                if !obj.get_type().is(&layout.class) {
+                    return false;
+                }
+                match own_dict(obj) {
+                    Some(dict) => dict_is(&dict, values.len(), |at, name, value| {
+                        layout.names[at].as_ptr() == name && values[at].as_ptr() == value
+                    }),
+                    None => values.is_empty(),
+                }
+            }
+            Recorded::Random(record) => random_is(obj, record),
+        }
+    }
+
+    /// Gives an object what is recorded. What it loses goes to `dropped`, since dropping it can
+    /// run Python code. `false` if that does not work.
+    pub fn restore(&self, obj: &Bound<'_, PyAny>, dropped: &mut Vec<Py<PyAny>>) -> PyResult<bool> {
+        let py = obj.py();
+        match self {
+            Recorded::Leaf => {}
+            Recorded::Deletable | Recorded::Opaque(_) => return Ok(false),
+            Recorded::List(items) => {
+                let list = obj.cast_exact::<PyList>()?;
+                dropped.extend(list_items(list));
+                list.set_slice(0, list.len(), PyList::new(py, items)?.as_any())?;
+            }
+            Recorded::Dict(items) => {
+                let dict = obj.cast_exact::<PyDict>()?;
+                dropped.extend(dict_items(dict));
+                set_pairs(dict, items.chunks_exact(2).map(|pair| (&pair[0], &pair[1])))?;
+            }
+            Recorded::Set(items) => {
+                let set = obj.cast_exact::<PySet>()?;
+                dropped.extend(set_items(set)?);
+                set.clear();
+                for item in items {
+                    set.add(item)?;
+                }
+            }
+            Recorded::ByteArray(bytes) => set_bytearray(obj.cast_exact::<PyByteArray>()?, bytes)?,
+            Recorded::Instance(layout, values) => {
+                if !obj.get_type().is(&layout.class) {
+                    set_generically(obj, intern!(py, "__class__"), layout.class.bind(py))?;
+                }
+                restore_attributes(obj, layout, values, dropped)?;
+            }
+            Recorded::Random(record) => {
+                let Some(layout) = &Runtime::get(py)?.random else {
+                    return Ok(false);
+                };
+                if !layout.is_exact(obj) {
+                    return Ok(false);
+                }
+                let dict = own_dict(obj);
+                let dict = match dict.filter(|dict| is_only_owner(dict)) {
+                    Some(dict) => dict,
+                    None => replace_dict(obj)?,
+                };
+                dropped.extend(dict_items(&dict));
+                if dict.len() != 1 {
+                    dict.clear();
+                }
+                layout.write(obj, record.position, &record.words)?;
+            }
+        }
+        // Sets may come back in another order, and keys of the user's may no longer be found.
+        Ok(self.is_still(obj))
+    }
+}
+
+fn restore_attributes(
+    obj: &Bound<'_, PyAny>,
+    layout: &Layout,
+    values: &[Py<PyAny>],
+    dropped: &mut Vec<Py<PyAny>>,
+) -> PyResult<()> {
+    let Some(dict) = own_dict(obj) else {
+        return Ok(());
+    };
+    dropped.extend(dict_items(&dict));
+    // Another instance, or anything else, may have been made to share the dict.
+    let dict = if is_only_owner(&dict) {
+        dict
+    } else {
+        dropped.push(dict.into_any().unbind());
+        replace_dict(obj)?
+    };
+    set_pairs(&dict, layout.names.iter().zip(values))
+}
+
+/// Makes a dict consist of these items, in this order.
+fn set_pairs<'a>(
+    dict: &Bound<'_, PyDict>,
+    pairs: impl Iterator<Item = (&'a Py<PyAny>, &'a Py<PyAny>)> + Clone,
+) -> PyResult<()> {
+    let keys_are_right = has_simple_keys(pairs.clone().map(|(key, _)| key))
+        && dict_is(dict, pairs.clone().count(), {
+            let mut expected = pairs.clone();
+            move |_, key, _| expected.next().is_some_and(|(name, _)| name.as_ptr() == key)
+        });
+    if !keys_are_right {
+        dict.clear();
+    }
+    for (key, value) in pairs {
+        // SAFETY: a dict and two live objects.
+        status(dict.py(), unsafe {
+            ffi::PyDict_SetItem(dict.as_ptr(), key.as_ptr(), value.as_ptr())
+        })?;
+    }
+    Ok(())
+}
+
+/// How many references to an object there are.
+pub fn reference_count(obj: &Bound<'_, PyAny>) -> ffi::Py_ssize_t {
+    // SAFETY: a live object.
+    unsafe { ffi::Py_REFCNT(obj.as_ptr()) }
+}
+
+/// Whether nobody but its instance refers to a dict (and the caller, once).
+fn is_only_owner(dict: &Bound<'_, PyDict>) -> bool {
+    reference_count(dict.as_any()) <= 2
+}
+
+fn replace_dict<'py>(obj: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyDict>> {
+    let dict = PyDict::new(obj.py());
+    set_generically(obj, intern!(obj.py(), "__dict__"), dict.as_any())?;
+    Ok(dict)
+}
+
+/// `object.__setattr__`, whatever the class overrides.
+fn set_generically(
+    obj: &Bound<'_, PyAny>,
+    name: &Bound<'_, pyo3::types::PyString>,
+    value: &Bound<'_, PyAny>,
+) -> PyResult<()> {
+    // SAFETY: three live objects.
+    status(obj.py(), unsafe {
+        ffi::PyObject_GenericSetAttr(obj.as_ptr(), name.as_ptr(), value.as_ptr())
+    })
+}
+
+fn own_dict<'py>(obj: &Bound<'py, PyAny>) -> Option<Bound<'py, PyDict>> {
+    instance_dict(obj).ok()
+}
+
+/// Names and values of an instance's attributes; `None` if they are not in an exact dict.
+pub fn attributes(obj: &Bound<'_, PyAny>) -> PyResult<Option<(Vec<Py<PyAny>>, Items)>> {
+    // SAFETY: a live object; the result is owned.
+    let dict = unsafe {
+        crate::py::errors::owned(
+            obj.py(),
+            ffi::PyObject_GenericGetDict(obj.as_ptr(), std::ptr::null_mut()),
+        )
+    };
+    let Ok(dict) = dict else {
+        return Ok(Some((Vec::new(), Items::default())));
+    };
+    let Ok(dict) = dict.bind(obj.py()).cast_exact::<PyDict>().cloned() else {
+        return Ok(None);
+    };
+    let mut names = Vec::with_capacity(dict.len());
+    let mut values = Vec::with_capacity(dict.len());
+    for_each_item(&dict, |name, value| {
+        names.push(name);
+        values.push(value);
+    });
+    Ok(Some((names, values.into())))
+}
+
+fn random_is(obj: &Bound<'_, PyAny>, record: &RandomRecord) -> bool {
+    let Ok(Some(layout)) = Runtime::get(obj.py()).map(|runtime| runtime.random.as_ref()) else {
+        return false;
+    };
+    if !layout.is_exact(obj) {
+        return false;
+    }
+    let same = layout.read(obj, |position, words| {
+        let gauss = |position: Position| position.gauss_next.map(f64::to_bits);
+        position.index == record.position.index
+            && gauss(position) == gauss(record.position)
+            && *words == record.words
+    });
+    matches!(same, Ok(Some(true)))
+}
+
+pub fn same_items(left: &[Py<PyAny>], right: &[Py<PyAny>]) -> bool {
+    left.len() == right.len()
+        && left
+            .iter()
+            .zip(right)
+            .all(|(left, right)| left.as_ptr() == right.as_ptr())
+}
+
+fn list_is(list: &Bound<'_, PyList>, items: &[Py<PyAny>]) -> bool {
+    list.len() == items.len()
+        && items.iter().enumerate().all(|(index, item)| {
+            // SAFETY: the index is below the length, and no Python code runs meanwhile.
+            let now = unsafe { ffi::PyList_GetItem(list.as_ptr(), index as ffi::Py_ssize_t) };
+            now == item.as_ptr()
+        })
+}
+
+/// Whether a dict has so many items and all of them, as addresses, are right.
+fn dict_is(
+    dict: &Bound<'_, PyDict>,
+    len: usize,
+    mut is_right: impl FnMut(usize, *mut ffi::PyObject, *mut ffi::PyObject) -> bool,
+) -> bool {
+    if dict.len() != len {
+        return false;
+    }
+    let (mut key, mut value) = (std::ptr::null_mut(), std::ptr::null_mut());
+    let (mut position, mut at) = (0, 0);
+    // SAFETY: a live dict, and no Python code runs between two calls.
+    while unsafe {
+        ffi::PyDict_Next(
+            dict.as_ptr(),
+            &raw mut position,
+            &raw mut key,
+            &raw mut value,
+        )
+    } != 0
+    {
+        if at == len || !is_right(at, key, value) {
+            return false;
+        }
+        at += 1;
+    }
+    at == len
+}
+
+fn for_each_item(dict: &Bound<'_, PyDict>, mut take: impl FnMut(Py<PyAny>, Py<PyAny>)) {
+    let py = dict.py();
+    let (mut key, mut value) = (std::ptr::null_mut(), std::ptr::null_mut());
+    let mut position = 0;
+    // SAFETY: a live dict, and no Python code runs between two calls; both are owned at once.
+    unsafe {
+        while ffi::PyDict_Next(
+            dict.as_ptr(),
+            &raw mut position,
+            &raw mut key,
+            &raw mut value,
+        ) != 0
+        {
+            take(
+                Bound::from_borrowed_ptr(py, key).unbind(),
+                Bound::from_borrowed_ptr(py, value).unbind(),
+            );
+        }
+    }
+}
+
+fn dict_items(dict: &Bound<'_, PyDict>) -> Items {
+    let mut items = Vec::with_capacity(2 * dict.len());
+    for_each_item(dict, |key, value| items.extend([key, value]));
+    items.into()
+}
+
+fn list_items(list: &Bound<'_, PyList>) -> Items {
+    list.iter().map(Bound::unbind).collect()
+}
+
+fn set_items(set: &Bound<'_, PySet>) -> PyResult<Items> {
+    // An exact set: its iterator runs no Python code.
+    let elements: Bound<'_, PyIterator> = set.as_any().try_iter()?;
+    elements.map(|element| element.map(Bound::unbind)).collect()
+}

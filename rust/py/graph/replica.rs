@@ -1,0 +1,329 @@
+//! The side of the copy: applying frames, and undoing what has been done to the copy since.
+
+use pyo3::exceptions::PyException;
+use pyo3::intern;
+use pyo3::prelude::*;
+use pyo3::types::{
+    PyByteArray, PyBytes, PyDict, PyFrozenSet, PyList, PySet, PyString, PyTuple, PyType,
+};
+use rustc_hash::{FxHashMap, FxHashSet};
+
+use super::kind::{kind_of_class, Kind};
+use super::recorded::Recorded;
+use super::Graph;
+use crate::error::DecodeError;
+use crate::py::buffer::Buffer;
+use crate::py::decoder::{update, Changes, Decoded};
+use crate::py::encoder::Encoder;
+use crate::py::numbers::NO_NUMBER;
+use crate::py::runtime::Runtime;
+use crate::py::types::is_plain;
+use crate::wire::{self, Preface, Reader};
+
+/// Rounds of restoring before a replica counts as lost: what is dropped can run finalizers, which
+/// can change the replica again.
+const MAX_ROUNDS: usize = 3;
+
+/// A copy of an object graph that follows the frames of a source.
+#[pyclass(module = "pams_parallel._core")]
+pub struct Replica {
+    externals: Vec<Py<PyAny>>,
+    reducers: Option<Py<PyDict>>,
+    contents: Contents,
+    /// Of the latest frame; `None` if a keyframe is needed.
+    latest: Option<Preface>,
+}
+
+/// All that belongs to the frames since the latest keyframe.
+#[derive(Default)]
+struct Contents {
+    decoded: Decoded,
+    /// Nodes of the objects that can change only.
+    graph: Graph,
+    kinds: FxHashMap<usize, Kind>,
+    /// Owns the classes in `kinds`.
+    classes: Vec<Py<PyType>>,
+    /// Numbers of the objects that are compared by what their reducers return.
+    opaque: FxHashSet<u32>,
+    /// Takes fingerprints. It knows the numbers of all objects in `graph`.
+    encoder: Option<Encoder>,
+    /// Numbers by address, if they have been asked for.
+    numbers: Option<FxHashMap<usize, u32>>,
+}
+
+#[pymethods]
+impl Replica {
+    #[new]
+    #[pyo3(signature = (externals=None, reducers=None))]
+    fn new(
+        externals: Option<&Bound<'_, PyAny>>,
+        reducers: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<Self> {
+        Ok(Replica {
+            externals: super::collect(externals)?,
+            reducers: super::copy_dict(reducers)?,
+            contents: Contents::default(),
+            latest: None,
+        })
+    }
+
+    /// Update the copy in place.
+    #[pyo3(signature = (frame, /))]
+    fn apply(&mut self, frame: &Bound<'_, PyAny>) -> PyResult<()> {
+        let py = frame.py();
+        let latest = self.latest.take();
+        let mut contents = std::mem::take(&mut self.contents);
+        let buffer = Buffer::get(frame)?;
+        let bytes = buffer.constant();
+        let (header, stream) = wire::open(&bytes)?;
+        let mut reader = Reader::new(stream);
+        let preface = Preface::read(&mut reader)?;
+        if preface.is_keyframe {
+            // The old copy goes first, so that there are never two of them.
+            contents = Contents::default();
+        } else {
+            let follows = latest.is_some_and(|latest| {
+                latest.source == preface.source && latest.sequence + 1 == preface.sequence
+            });
+            if !follows {
+                return Err(DecodeError::Sequence {
+                    found: preface.sequence,
+                    latest: latest.map(|latest| latest.sequence),
+                }
+                .into());
+            }
+        }
+        let decoded = std::mem::take(&mut contents.decoded);
+        let (decoded, changes) = update(py, reader, decoded, header.objects, &self.externals)?;
+        contents.decoded = decoded;
+        if preface.is_keyframe {
+            let reducers = self.reducers.as_ref().map(|reducers| reducers.bind(py));
+            contents.encoder = Some(Encoder::for_fingerprints(py, &self.externals, reducers)?);
+        }
+        contents.take_up(py, changes)?;
+        self.contents = contents;
+        self.latest = Some(preface);
+        Ok(())
+    }
+
+    /// Undo everything that has been done to the copy since the latest frame.
+    fn roll_back(&mut self, py: Python<'_>) -> PyResult<bool> {
+        let latest = self.latest.take();
+        if latest.is_none() {
+            return Ok(false);
+        }
+        match self.contents.roll_back(py) {
+            Ok(true) => {
+                self.latest = latest;
+                Ok(true)
+            }
+            Ok(false) => Ok(false),
+            Err(error) if error.is_instance_of::<PyException>(py) => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Sequence number of the latest frame, None if a keyframe is needed.
+    #[getter]
+    fn sequence(&self) -> Option<u64> {
+        self.latest.map(|latest| latest.sequence)
+    }
+
+    /// The roots of the latest frame.
+    #[getter]
+    fn roots<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
+        PyList::new(py, &self.contents.decoded.roots)
+    }
+
+    /// Numbers of objects in the latest frame, as little-endian uint32.
+    #[pyo3(signature = (objs, /))]
+    fn numbers_of<'py>(
+        &mut self,
+        py: Python<'py>,
+        objs: &Bound<'py, PyAny>,
+    ) -> PyResult<Bound<'py, PyBytes>> {
+        let contents = &mut self.contents;
+        let known = contents.numbers.get_or_insert_with(|| {
+            let numbered = contents.decoded.objects.iter().enumerate();
+            numbered
+                .filter(|(_, obj)| !obj.is_none(py))
+                .map(|(number, obj)| (obj.as_ptr() as usize, number as u32))
+                .collect()
+        });
+        let mut numbers = Vec::new();
+        for obj in objs.try_iter()? {
+            let number = known.get(&(obj?.as_ptr() as usize));
+            numbers.extend_from_slice(&number.unwrap_or(&NO_NUMBER).to_le_bytes());
+        }
+        Ok(PyBytes::new(py, &numbers))
+    }
+
+    /// The objects with these numbers (little-endian uint32).
+    #[pyo3(signature = (numbers, /))]
+    fn objects<'py>(
+        &self,
+        py: Python<'py>,
+        numbers: &Bound<'py, PyAny>,
+    ) -> PyResult<Bound<'py, PyList>> {
+        self.contents.decoded.objects_at(py, numbers)
+    }
+
+    /// Drop the copy; a keyframe is needed afterwards.
+    fn close(this: &Bound<'_, Self>) {
+        // Dropped after the borrow has ended, since that can run user code which comes back here.
+        let dropped = {
+            let mut this = this.borrow_mut();
+            this.latest = None;
+            std::mem::take(&mut this.contents)
+        };
+        drop(dropped);
+    }
+}
+
+impl Contents {
+    /// Records what a frame has changed.
+    fn take_up(&mut self, py: Python<'_>, changes: Changes) -> PyResult<()> {
+        self.numbers = None;
+        for (number, obj) in &changes.freed {
+            self.opaque.remove(number);
+            if let Some(encoder) = &mut self.encoder {
+                encoder.unlearn(obj.as_ptr() as usize);
+            }
+            if (*number as usize) < self.graph.nodes.len() {
+                drop(self.graph.remove(*number));
+            }
+        }
+        let mut opaque = Vec::new();
+        for number in changes.created {
+            if self.graph.is_untrackable {
+                break;
+            }
+            let obj = self.decoded.objects[number as usize].bind(py).clone();
+            let kind = self.kind_of(&obj)?;
+            match kind {
+                Kind::Leaf => continue,
+                Kind::Custom => {
+                    self.graph = Graph {
+                        is_untrackable: true,
+                        ..Graph::default()
+                    };
+                    break;
+                }
+                Kind::Opaque => opaque.push(number),
+                _ => {}
+            }
+            let Some(recorded) = self.graph.capture(kind, &obj)? else {
+                self.graph.is_untrackable = true;
+                break;
+            };
+            if let Some(encoder) = &mut self.encoder {
+                encoder.learn_number(obj.as_ptr() as usize, number);
+            }
+            if kind == Kind::Deletable {
+                self.opaque.insert(number);
+            }
+            self.graph.insert(number, Some(obj.unbind()), recorded);
+        }
+        if self.graph.is_untrackable {
+            return Ok(());
+        }
+        for number in changes.updated {
+            let Some(node) = self.graph.nodes.get(number as usize) else {
+                continue;
+            };
+            let Some(obj) = node.obj.as_ref().map(|obj| obj.clone_ref(py)) else {
+                continue;
+            };
+            let kind = node.recorded.kind();
+            match self.graph.capture(kind, obj.bind(py))? {
+                Some(recorded) => drop(self.graph.record(number, recorded)),
+                None => self.graph.is_untrackable = true,
+            }
+        }
+        for number in opaque {
+            if let (Some(encoder), Some(obj)) = (&mut self.encoder, self.graph.object(number)) {
+                let fingerprint = encoder.fingerprint(py, obj.bind(py))?;
+                drop(self.graph.record(number, Recorded::Opaque(fingerprint)));
+                self.opaque.insert(number);
+            }
+        }
+        Ok(())
+    }
+
+    fn kind_of(&mut self, obj: &Bound<'_, PyAny>) -> PyResult<Kind> {
+        let py = obj.py();
+        let class = obj.get_type();
+        let key = class.as_ptr() as usize;
+        if let Some(kind) = self.kinds.get(&key) {
+            return Ok(*kind);
+        }
+        let is = |other: Bound<'_, PyType>| class.is(&other);
+        let random = Runtime::get(py)?.random.as_ref();
+        let kind = if is(py.get_type::<PyList>()) {
+            Kind::List
+        } else if is(py.get_type::<PyDict>()) {
+            Kind::Dict
+        } else if is(py.get_type::<PySet>()) {
+            Kind::Set
+        } else if is(py.get_type::<PyByteArray>()) {
+            Kind::ByteArray
+        } else if is(py.get_type::<PyTuple>())
+            || is(py.get_type::<PyString>())
+            || is(py.get_type::<PyFrozenSet>())
+        {
+            Kind::Leaf
+        } else if random.is_some_and(|random| random.is_exact(obj)) {
+            Kind::Random
+        } else if is_plain(&class)? {
+            Kind::Instance
+        } else {
+            kind_of_class(&class)?
+        };
+        self.kinds.insert(key, kind);
+        self.classes.push(class.unbind());
+        Ok(kind)
+    }
+
+    fn roll_back(&mut self, py: Python<'_>) -> PyResult<bool> {
+        if self.graph.is_untrackable {
+            return Ok(false);
+        }
+        for round in 0.. {
+            let changed = self.graph.changed(py);
+            if changed.is_empty() {
+                break;
+            }
+            if round == MAX_ROUNDS {
+                return Ok(false);
+            }
+            let mut dropped = Vec::new();
+            for number in changed {
+                let node = &self.graph.nodes[number as usize];
+                let Some(obj) = &node.obj else { continue };
+                if !node.recorded.restore(obj.bind(py), &mut dropped)? {
+                    return Ok(false);
+                }
+            }
+        }
+        for number in &self.opaque {
+            let Some(obj) = self.graph.object(*number) else {
+                continue;
+            };
+            let obj = obj.bind(py);
+            let is_unchanged = match &self.graph.nodes[*number as usize].recorded {
+                Recorded::Deletable => {
+                    !obj.call_method0(intern!(py, "is_deleted"))?.is_truthy()?
+                }
+                Recorded::Opaque(before) => match &mut self.encoder {
+                    Some(encoder) => encoder.fingerprint(py, obj)? == *before,
+                    None => false,
+                },
+                _ => true,
+            };
+            if !is_unchanged {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+}

@@ -1,0 +1,357 @@
+//! The side of the original: frames of a graph, each with what has changed since the last.
+
+use std::hash::{BuildHasher, Hasher};
+
+use pyo3::exceptions::{PyException, PyValueError};
+use pyo3::intern;
+use pyo3::prelude::*;
+use pyo3::types::{PyBytes, PyDict, PyList, PyTuple};
+
+use super::changes::{pieces, Removed};
+use super::kind::Kind;
+use super::recorded::{reference_count, Recorded};
+use crate::py::encoder::{Encoder, RootNames};
+use crate::random_states::put_change;
+use crate::wire::{op, Preface, Write};
+
+/// Gives frames of an object graph.
+#[pyclass(module = "pams_parallel._core")]
+pub struct Source {
+    id: u64,
+    externals: Vec<Py<PyAny>>,
+    reducers: Option<Py<PyDict>>,
+    /// `None` before the first frame and when the next one has to be a keyframe.
+    encoder: Option<Encoder>,
+    /// Sequence number of the next frame.
+    next_sequence: u64,
+    is_keyframe: bool,
+    is_closed: bool,
+    /// Numbers of objects that may have been dropped from the graph.
+    candidates: Vec<u32>,
+    /// Count of objects from which on all of them are looked through for dropped ones.
+    sweep_at: usize,
+}
+
+/// What the roots of a frame are called in messages.
+type Names<'py> = Option<Bound<'py, PyTuple>>;
+
+#[pymethods]
+impl Source {
+    #[new]
+    #[pyo3(signature = (externals=None, reducers=None))]
+    fn new(
+        externals: Option<&Bound<'_, PyAny>>,
+        reducers: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<Self> {
+        // The keys of a hasher are random, and differ from one to the next.
+        let id = std::collections::hash_map::RandomState::new()
+            .build_hasher()
+            .finish();
+        Ok(Source {
+            id,
+            externals: super::collect(externals)?,
+            reducers: super::copy_dict(reducers)?,
+            encoder: None,
+            next_sequence: 0,
+            is_keyframe: false,
+            is_closed: false,
+            candidates: Vec::new(),
+            sweep_at: 0,
+        })
+    }
+
+    /// The next frame.
+    #[pyo3(signature = (roots, *, names=None, keyframe=false))]
+    fn frame<'py>(
+        &mut self,
+        roots: &Bound<'py, PyTuple>,
+        names: Names<'py>,
+        keyframe: bool,
+    ) -> PyResult<Bound<'py, PyBytes>> {
+        if self.is_closed {
+            return Err(PyValueError::new_err("the source is closed"));
+        }
+        let names = root_names(roots, names)?;
+        // Dropped at the end: that can run user code.
+        let encoder = self.encoder.take();
+        if let Some(mut encoder) = encoder {
+            if !keyframe {
+                match self.delta(&mut encoder, roots) {
+                    Ok(Some(frame)) => {
+                        self.encoder = Some(encoder);
+                        self.done(false);
+                        return Ok(frame);
+                    }
+                    Ok(None) => {}
+                    // A keyframe tells the path from a root to the culprit.
+                    Err(error) if error.is_instance_of::<PyException>(roots.py()) => {}
+                    Err(error) => return Err(error),
+                }
+            }
+        }
+        let (encoder, frame) = self.keyframe(roots, &names)?;
+        self.encoder = Some(encoder);
+        self.done(true);
+        Ok(frame)
+    }
+
+    /// Whether the latest frame is a keyframe.
+    #[getter]
+    fn is_keyframe(&self) -> bool {
+        self.is_keyframe
+    }
+
+    /// Sequence number of the latest frame.
+    #[getter]
+    fn sequence(&self) -> PyResult<u64> {
+        self.next_sequence
+            .checked_sub(1)
+            .ok_or_else(|| PyValueError::new_err("there is no frame yet"))
+    }
+
+    /// Numbers of objects in the latest frame, as little-endian uint32.
+    #[pyo3(signature = (objs, /))]
+    fn numbers_of<'py>(
+        &self,
+        py: Python<'py>,
+        objs: &Bound<'py, PyAny>,
+    ) -> PyResult<Bound<'py, PyBytes>> {
+        self.latest()?.numbers_of(py, objs)
+    }
+
+    /// The objects with these numbers (little-endian uint32).
+    #[pyo3(signature = (numbers, /))]
+    fn objects<'py>(
+        &self,
+        py: Python<'py>,
+        numbers: &Bound<'py, PyAny>,
+    ) -> PyResult<Bound<'py, PyList>> {
+        let shadow = self.latest()?.shadow();
+        super::objects_at(py, numbers, |number| {
+            shadow.graph.nodes.get(number as usize)?.obj.as_ref()
+        })
+    }
+
+    /// Drop every reference to the graph; there are no more frames.
+    fn close(this: &Bound<'_, Self>) {
+        // Dropped after the borrow has ended, since that can run user code which comes back here.
+        let dropped = {
+            let mut this = this.borrow_mut();
+            this.is_closed = true;
+            (
+                this.encoder.take(),
+                std::mem::take(&mut this.externals),
+                this.reducers.take(),
+            )
+        };
+        drop(dropped);
+    }
+}
+
+impl Source {
+    fn latest(&self) -> PyResult<&Encoder> {
+        self.encoder
+            .as_ref()
+            .ok_or_else(|| PyValueError::new_err("there is no frame"))
+    }
+
+    fn done(&mut self, is_keyframe: bool) {
+        self.next_sequence += 1;
+        self.is_keyframe = is_keyframe;
+    }
+
+    fn preface(&self, is_keyframe: bool) -> Preface {
+        Preface {
+            source: self.id,
+            sequence: self.next_sequence,
+            is_keyframe,
+        }
+    }
+
+    fn keyframe<'py>(
+        &mut self,
+        roots: &Bound<'py, PyTuple>,
+        names: &[String],
+    ) -> PyResult<(Encoder, Bound<'py, PyBytes>)> {
+        let py = roots.py();
+        let reducers = self.reducers.as_ref().map(|reducers| reducers.bind(py));
+        let mut encoder = Encoder::with_shadow(py, &self.externals, reducers)?;
+        self.preface(true).put(encoder.out());
+        for (root, name) in roots.iter().zip(names) {
+            encoder.add_root(py, &root, &RootNames::One(name.clone()))?;
+        }
+        let frame = encoder.finish_frame(py)?;
+        self.settle(py, &mut encoder)?;
+        self.sweep_at = 2 * encoder.shadow().graph.nodes.len();
+        Ok((encoder, frame))
+    }
+
+    /// `None` if there have been changes that no delta can express.
+    fn delta<'py>(
+        &mut self,
+        encoder: &mut Encoder,
+        roots: &Bound<'py, PyTuple>,
+    ) -> PyResult<Option<Bound<'py, PyBytes>>> {
+        let py = roots.py();
+        if encoder.shadow().graph.is_untrackable || !encoder.begin_frame(py)? {
+            return Ok(None);
+        }
+        let opaque: Vec<u32> = encoder.shadow().opaque.iter().copied().collect();
+        for number in opaque {
+            if !is_unchanged(py, encoder, number)? {
+                return Ok(None);
+            }
+        }
+        self.preface(false).put(encoder.out());
+        // From here on no Python code runs until all changes are known.
+        let changed = encoder.shadow_mut().graph.changed(py);
+        if !self.take_changes(py, encoder, changed)? {
+            return Ok(None);
+        }
+        let freed = self.release(py, encoder);
+        encoder.mark_pending();
+        encoder.write_pending(py)?;
+        for root in roots.iter() {
+            encoder.add_root(py, &root, &RootNames::One("roots".to_owned()))?;
+        }
+        if !freed.is_empty() {
+            let out = encoder.out();
+            out.put_byte(op::FREE);
+            out.put_varint(freed.len() as u64);
+            for number in &freed {
+                out.put_varint(u64::from(*number));
+            }
+        }
+        let frame = encoder.finish_frame(py)?;
+        encoder.shadow_mut().free.extend(freed);
+        self.settle(py, encoder)?;
+        Ok(Some(frame))
+    }
+
+    /// Records the changed objects anew. Generators are written at once, all else is left
+    /// pending. `false` if only a keyframe can express a change.
+    fn take_changes(
+        &mut self,
+        py: Python<'_>,
+        encoder: &mut Encoder,
+        changed: Vec<u32>,
+    ) -> PyResult<bool> {
+        let mut randoms = Vec::new();
+        let mut n_randoms = 0_u64;
+        let mut last = 0;
+        let mut sorted = changed;
+        sorted.sort_unstable();
+        for number in sorted {
+            let graph = &mut encoder.shadow_mut().graph;
+            let node = &graph.nodes[number as usize];
+            let Some(obj) = node.obj.as_ref().map(|obj| obj.clone_ref(py)) else {
+                continue;
+            };
+            let kind = node.recorded.kind();
+            let Some(recorded) = graph.capture(kind, obj.bind(py))? else {
+                return Ok(false);
+            };
+            let former = graph.record(number, recorded);
+            let recorded = &graph.nodes[number as usize].recorded;
+            if let (Recorded::Random(old), Recorded::Random(new)) = (&former, recorded) {
+                randoms.put_varint(u64::from(number - last));
+                put_change(&mut randoms, &old.words, &new.words, new.position);
+                last = number;
+                n_randoms += 1;
+                continue;
+            }
+            let mut removed = Removed::default();
+            let Some(pieces) = pieces(py, &former, recorded, &mut removed) else {
+                return Ok(false);
+            };
+            // Objects that still have their numbers are held by their nodes, so this drops at
+            // most numbers and the like.
+            drop(former);
+            self.candidates
+                .extend(removed.iter().filter_map(|address| encoder.number_at(*address)));
+            encoder.shadow_mut().add_pending(number, pieces);
+        }
+        if n_randoms > 0 {
+            let out = encoder.out();
+            out.put_byte(op::RANDOM_STATES);
+            out.put_varint(n_randoms);
+            out.put_bytes(&randoms);
+        }
+        Ok(true)
+    }
+
+    /// Lets go of objects that nobody else refers to any more; returns their numbers.
+    fn release(&mut self, py: Python<'_>, encoder: &mut Encoder) -> Vec<u32> {
+        let n_nodes = encoder.shadow().graph.nodes.len();
+        if n_nodes >= self.sweep_at {
+            self.candidates = (0..n_nodes as u32).collect();
+            self.sweep_at = n_nodes + n_nodes / 2;
+        }
+        let mut freed = Vec::new();
+        while let Some(number) = self.candidates.pop() {
+            let node = &encoder.shadow().graph.nodes[number as usize];
+            if node.obj.as_ref().is_none_or(|obj| reference_count(obj.bind(py)) > 1) {
+                continue;
+            }
+            let mut parts = Vec::new();
+            super::for_each_part(py, node, |part| parts.extend(encoder.number_at(part)));
+            encoder.forget(number);
+            self.candidates.extend(parts);
+            freed.push(number);
+        }
+        freed
+    }
+
+    /// After a frame: what it has left behind.
+    fn settle(&mut self, py: Python<'_>, encoder: &mut Encoder) -> PyResult<()> {
+        let created = std::mem::take(&mut encoder.shadow_mut().created);
+        for number in &created {
+            let node = &encoder.shadow().graph.nodes[*number as usize];
+            // Only the reducers' results, which are no part of the graph.
+            if node.obj.as_ref().is_some_and(|obj| reference_count(obj.bind(py)) == 1) {
+                self.candidates.push(*number);
+            }
+        }
+        if encoder.shadow().graph.is_untrackable {
+            return Ok(());
+        }
+        for number in std::mem::take(&mut encoder.shadow_mut().reduced) {
+            let node = &encoder.shadow().graph.nodes[number as usize];
+            let Some(obj) = node.obj.as_ref().map(|obj| obj.clone_ref(py)) else {
+                continue;
+            };
+            let recorded = match encoder.kind_of(&obj.bind(py).get_type())? {
+                Kind::Deletable => Recorded::Deletable,
+                _ => Recorded::Opaque(encoder.fingerprint(py, obj.bind(py))?),
+            };
+            let shadow = encoder.shadow_mut();
+            shadow.opaque.insert(number);
+            drop(shadow.graph.record(number, recorded));
+        }
+        Ok(())
+    }
+}
+
+/// Whether an object that went through a reducer is as it was.
+fn is_unchanged(py: Python<'_>, encoder: &mut Encoder, number: u32) -> PyResult<bool> {
+    let node = &encoder.shadow().graph.nodes[number as usize];
+    let Some(obj) = node.obj.as_ref().map(|obj| obj.clone_ref(py)) else {
+        return Ok(true);
+    };
+    match node.recorded {
+        Recorded::Deletable => {
+            let is_deleted = obj.bind(py).call_method0(intern!(py, "is_deleted"))?;
+            Ok(!is_deleted.is_truthy()?)
+        }
+        Recorded::Opaque(fingerprint) => Ok(encoder.fingerprint(py, obj.bind(py))? == fingerprint),
+        _ => Ok(true),
+    }
+}
+
+fn root_names(roots: &Bound<'_, PyTuple>, names: Names<'_>) -> PyResult<Vec<String>> {
+    match names {
+        None => Ok((0..roots.len()).map(|at| format!("roots[{at}]")).collect()),
+        Some(names) if names.len() == roots.len() => names.extract(),
+        Some(_) => Err(PyValueError::new_err("as many names as roots are needed")),
+    }
+}

@@ -1,0 +1,112 @@
+//! Which stretches of a sequence have changed.
+//!
+//! Histories grow at their end, heaps change in a few places, queues lose items in the middle. A
+//! greedy comparison finds all of these in one pass; what it returns always leads from the old
+//! sequence to the new one, though not always by the shortest way.
+
+use std::ops::Range;
+
+/// How many items ahead the two sequences are searched for where they go on alike.
+const WINDOW: usize = 32;
+
+/// Items `inserted` of the new sequence take the place of `removed` items at `start`.
+///
+/// `start` counts in the sequence as it is when all earlier edits are done.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Edit {
+    pub start: usize,
+    pub removed: usize,
+    pub inserted: Range<usize>,
+}
+
+/// Edits that make `new` of `old`, in order.
+pub fn edits<T>(old: &[T], new: &[T], same: impl Fn(&T, &T) -> bool) -> Vec<Edit> {
+    let equal = |i: usize, j: usize| match (old.get(i), new.get(j)) {
+        (Some(old), Some(new)) => same(old, new),
+        _ => false,
+    };
+    let mut edits = Vec::new();
+    let (mut i, mut j) = (0, 0);
+    while i < old.len() || j < new.len() {
+        if equal(i, j) {
+            (i, j) = (i + 1, j + 1);
+            continue;
+        }
+        let (from, start) = (i, j);
+        loop {
+            if i >= old.len() || j >= new.len() {
+                (i, j) = (old.len(), new.len());
+                break;
+            }
+            if equal(i, j) {
+                break;
+            }
+            if !equal(i + 1, j + 1) {
+                let shifted = (1..=WINDOW).find_map(|by| {
+                    if equal(i + by, j) {
+                        Some((i + by, j))
+                    } else if equal(i, j + by) {
+                        Some((i, j + by))
+                    } else {
+                        None
+                    }
+                });
+                if let Some(found) = shifted {
+                    (i, j) = found;
+                    break;
+                }
+            }
+            (i, j) = (i + 1, j + 1);
+        }
+        edits.push(Edit {
+            start,
+            removed: i - from,
+            inserted: start..j,
+        });
+    }
+    edits
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn apply(old: &[u8], new: &[u8]) -> (Vec<u8>, Vec<Edit>) {
+        let found = edits(old, new, |a, b| a == b);
+        let mut result = old.to_vec();
+        for edit in &found {
+            result.splice(
+                edit.start..edit.start + edit.removed,
+                new[edit.inserted.clone()].iter().copied(),
+            );
+        }
+        (result, found)
+    }
+
+    #[test]
+    fn nothing_changed_gives_no_edits() {
+        assert!(apply(b"abc", b"abc").1.is_empty());
+    }
+
+    #[test]
+    fn usual_changes_give_short_edits() {
+        let inserted = |old: &[u8], new: &[u8]| -> usize {
+            apply(old, new).1.iter().map(|edit| edit.inserted.len()).sum()
+        };
+        assert_eq!(inserted(b"abcdef", b"abcdefgh"), 2); // a history grows
+        assert_eq!(inserted(b"abcdef", b"aXcdYf"), 2); // a heap changes in places
+        assert_eq!(inserted(b"abcdefgh", b"acdfgh"), 0); // a queue loses items
+        assert_eq!(inserted(b"abcd", b"Xabcd"), 1);
+    }
+
+    proptest! {
+        #[test]
+        fn edits_lead_to_the_new_sequence(
+            old in prop::collection::vec(0u8..6, 0..80),
+            new in prop::collection::vec(0u8..6, 0..80),
+        ) {
+            prop_assert_eq!(apply(&old, &new).0, new);
+        }
+    }
+}
