@@ -118,6 +118,13 @@ pub mod op {
     pub const CLONE_LIST: u8 = 0x48;
     /// Count, then LEB128 each: numbers that are free from the next frame on.
     pub const FREE: u8 = 0x49;
+    /// Pops the parts that the object on top has now: a tuple of its slots, attributes, items and
+    /// factory.
+    pub const ASSEMBLE: u8 = 0x4a;
+    /// Counted bytes: changed bytes of the array on top, each stretch with its start and length.
+    pub const PATCH_ARRAY: u8 = 0x4b;
+    /// Pops the state that the generator of NumPy on top has now.
+    pub const SET_STATE: u8 = 0x4c;
 
     pub const SMALL_INT: u8 = 0x80;
     /// Largest integer that an instruction code holds.

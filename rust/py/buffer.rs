@@ -83,6 +83,24 @@ impl Buffer {
         unsafe { std::slice::from_raw_parts(self.view.buf.cast::<u8>(), self.view.len as usize) }
     }
 
+    /// The bytes to be written to, unless they are read-only.
+    ///
+    /// # Safety
+    ///
+    /// No code that could read or write the buffer may run while the slice lives.
+    pub unsafe fn bytes_mut(&mut self) -> Option<&mut [u8]> {
+        if self.readonly() {
+            return None;
+        }
+        if self.view.len == 0 {
+            return Some(&mut []);
+        }
+        // SAFETY: as for `bytes`, and the exporter allows writing.
+        Some(unsafe {
+            std::slice::from_raw_parts_mut(self.view.buf.cast::<u8>(), self.view.len as usize)
+        })
+    }
+
     /// The bytes for use across calls of Python code: a copy unless they are `bytes` or a file
     /// mapped read-only. For the latter it is a contract with whoever holds the file; the
     /// runners write to a frame only between batches.

@@ -133,11 +133,65 @@ pub fn is_plain(class: &Bound<'_, PyType>) -> PyResult<bool> {
     Ok(size("__itemsize__")? == 0 && size("__basicsize__")? <= expected)
 }
 
+/// Whether pickle copies instances without calling code of `class`: all that it would call is
+/// what the built-in class `base` has.
+pub fn has_default_hooks(class: &Bound<'_, PyType>, base: &Bound<'_, PyType>) -> PyResult<bool> {
+    const CALLED: [&str; 5] = [
+        "__reduce_ex__",
+        "__reduce__",
+        "__new__",
+        "__getattribute__",
+        "__getstate__",
+    ];
+    // To make an instance of a built-in class and to give it its items.
+    const CALLED_FOR_ITEMS: [&str; 8] = [
+        "__init__",
+        "__iter__",
+        "__setitem__",
+        "add",
+        "append",
+        "extend",
+        "items",
+        "update",
+    ];
+    let has_items = !base.is(class.py().get_type::<PyAny>());
+    let for_items = CALLED_FOR_ITEMS.iter().filter(|_| has_items);
+    for name in CALLED.iter().chain(for_items) {
+        if !inherits(class, base, name)? {
+            return Ok(false);
+        }
+    }
+    for name in [
+        "__setstate__",
+        "__getnewargs__",
+        "__getnewargs_ex__",
+        "__getattr__",
+    ] {
+        if lookup(class, name)?.is_some() && lookup(base, name)?.is_none() {
+            return Ok(false);
+        }
+    }
+    bases_are_usual(class, base, true)
+}
+
 fn bases_are_plain(class: &Bound<'_, PyType>, object: &Bound<'_, PyType>) -> PyResult<bool> {
+    bases_are_usual(class, object, false)
+}
+
+/// Whether all bases apart from `root` and its own are made by `class` statements, with an
+/// ordinary `__dict__` and `__class__`, and slots if they are `allowed`.
+fn bases_are_usual(
+    class: &Bound<'_, PyType>,
+    root: &Bound<'_, PyType>,
+    slots_are_allowed: bool,
+) -> PyResult<bool> {
     let runtime = Runtime::get(class.py())?;
     let mro = class.getattr("__mro__")?.cast_into::<PyTuple>()?;
-    for base in mro.iter().filter(|base| !base.is(object)) {
+    for base in mro.iter() {
         let base = base.cast_into::<PyType>()?;
+        if root.is_subclass(&base)? {
+            continue;
+        }
         if !is_heap_type(&base) {
             return Ok(false);
         }
@@ -153,7 +207,8 @@ fn bases_are_plain(class: &Bound<'_, PyType>, object: &Bound<'_, PyType>) -> PyR
         {
             return Ok(false);
         }
-        if namespace.contains("__slots__")?
+        if !slots_are_allowed
+            && namespace.contains("__slots__")?
             && !declares_no_slots(&namespace.get_item("__slots__")?)?
         {
             return Ok(false);

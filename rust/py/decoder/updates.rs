@@ -11,6 +11,9 @@ use super::machine::Machine;
 use super::objects::interned_if_str;
 use crate::error::Result as WireResult;
 use crate::py::errors::status;
+use crate::py::graph::array::patch;
+use crate::py::graph::composite::Anatomy;
+use crate::py::graph::numpy_random::set_state;
 use crate::py::random::instance_dict;
 use crate::py::runtime::Runtime;
 use crate::random_states::{read_change, twisted, NewWords};
@@ -29,6 +32,17 @@ impl<'py> Machine<'_, 'py, '_> {
             op::RANDOM_STATES => self.random_states()?,
             op::CLONE_LIST => self.clone_list()?,
             op::FREE => self.free()?,
+            op::ASSEMBLE => self.assemble()?,
+            op::PATCH_ARRAY => {
+                let patches = self.reader.counted()?;
+                if !patch(&self.peek()?, patches)? {
+                    return Err(self.malformed("bytes that do not fit their array").into());
+                }
+            }
+            op::SET_STATE => {
+                let state = self.pop()?;
+                set_state(&self.peek()?, state.bind(self.py))?;
+            }
             _ => return Ok(false),
         }
         Ok(true)
@@ -161,6 +175,18 @@ impl<'py> Machine<'_, 'py, '_> {
             .map_err(|_| self.malformed("a clone of what is no list"))?;
         let clone = list.get_slice(0, list.len());
         self.push_new(clone.into_any().unbind())
+    }
+
+    fn assemble(&mut self) -> PyResult<()> {
+        let state = self.pop()?;
+        let obj = self.peek()?;
+        let anatomy = Anatomy::of(&obj.get_type())?;
+        let parts = anatomy
+            .as_ref()
+            .and_then(|anatomy| Some((anatomy, anatomy.parse_state(state.bind(self.py))?)));
+        let (anatomy, parts) =
+            parts.ok_or_else(|| self.malformed("parts for what has no such parts"))?;
+        anatomy.restore(&obj, &parts, &mut Vec::new())
     }
 
     fn free(&mut self) -> PyResult<()> {

@@ -35,6 +35,8 @@ pub struct Shadow {
     pub created: Vec<u32>,
     /// Numbers of the objects that went through a reducer in the current frame and can change.
     pub reduced: Vec<u32>,
+    /// Numbers of the composite objects of the current frame.
+    pub composites: Vec<u32>,
     /// Numbers of those of earlier frames.
     pub opaque: FxHashSet<u32>,
     /// Changes of objects that are not yet written.
@@ -185,6 +187,27 @@ impl Encoder {
         Ok(())
     }
 
+    /// Writes a list that is `pieces` away from what the list with a number was.
+    pub fn clone_list(
+        &mut self,
+        number: u32,
+        list: &Bound<'_, PyAny>,
+        recorded: Recorded,
+        pieces: Vec<Piece>,
+    ) -> PyResult<()> {
+        self.put_number(op::CLONE_LIST, number);
+        self.put(op::POP, 1);
+        self.number(list)?;
+        let shadow = self.shadow_mut();
+        if let Some(&clone) = shadow.created.last() {
+            drop(shadow.graph.record(clone, recorded));
+            if !pieces.is_empty() {
+                shadow.add_pending(clone, pieces);
+            }
+        }
+        Ok(())
+    }
+
     /// Records the object that got the latest number.
     pub(super) fn record(&mut self, obj: &Bound<'_, PyAny>, kind: Kind) -> PyResult<()> {
         let Some(shadow) = &mut self.shadow else {
@@ -209,7 +232,21 @@ impl Encoder {
         let shadow = self.shadow_mut();
         match kind {
             Kind::Custom => shadow.graph.is_untrackable = true,
-            Kind::Opaque | Kind::Deletable => shadow.reduced.extend(shadow.created.last()),
+            Kind::Opaque | Kind::Deletable | Kind::NumpyRandom => {
+                shadow.reduced.extend(shadow.created.last());
+            }
+            Kind::Array => match shadow.graph.capture(kind, obj)? {
+                Some(recorded) => {
+                    if let Some(&number) = shadow.created.last() {
+                        drop(shadow.graph.record(number, recorded));
+                    }
+                }
+                None => shadow.reduced.extend(shadow.created.last()),
+            },
+            Kind::Composite => {
+                shadow.composites.extend(shadow.created.last());
+                return self.record(obj, kind);
+            }
             _ => {}
         }
         Ok(())
@@ -344,7 +381,6 @@ impl Encoder {
     /// Writes a reference to an object together with what has changed in it.
     pub(super) fn changed(
         &mut self,
-        py: Python<'_>,
         obj: &Bound<'_, PyAny>,
         number: u32,
     ) -> PyResult<Written> {
@@ -384,6 +420,7 @@ impl Encoder {
                     self.output.buffer.put_varint(removed as u64);
                     self.output.buffer.put_varint(count as u64);
                 }
+                Piece::Patches(patches) => self.put_counted(op::PATCH_ARRAY, &patches),
                 Piece::Bytes(bytes) => self.put_counted(op::SET_BYTES, &bytes),
             }
         }
@@ -415,7 +452,7 @@ impl Encoder {
                 continue;
             };
             *is_open = true;
-            if self.changed(py, obj.bind(py), number)? == Written::Pending {
+            if self.changed(obj.bind(py), number)? == Written::Pending {
                 return Ok(Written::Pending);
             }
         }

@@ -121,6 +121,35 @@ pub(super) enum Written {
 }
 
 impl Reduction {
+    /// Replaces an exact dict that is the state by a copy. The default state is the `__dict__`
+    /// itself, which a source must not take for an object of its own.
+    pub(super) fn detach_state(&mut self, py: Python<'_>) -> PyResult<()> {
+        let copy = |state: &Bound<'_, PyAny>| -> PyResult<Option<Py<PyAny>>> {
+            match state.cast_exact::<PyDict>() {
+                Ok(dict) => Ok(Some(dict.copy()?.into_any().unbind())),
+                Err(_) => Ok(None),
+            }
+        };
+        let Some(state) = &self.state else {
+            return Ok(());
+        };
+        let state = state.bind(py);
+        let detached = match state.cast_exact::<PyTuple>() {
+            Ok(pair) if pair.len() == 2 => match copy(&pair.get_item(0)?)? {
+                Some(dict) => {
+                    let pair = PyTuple::new(py, [dict, pair.get_item(1)?.unbind()])?;
+                    Some(pair.into_any().unbind())
+                }
+                None => None,
+            },
+            _ => copy(state)?,
+        };
+        if detached.is_some() {
+            self.state = detached;
+        }
+        Ok(())
+    }
+
     /// `None` if the value is not what a reducer may return.
     pub(super) fn parse(
         py: Python<'_>,

@@ -325,13 +325,16 @@ impl Encoder {
         if reduced.is_instance_of::<PyString>() {
             return self.pickled(py, obj, reducer);
         }
-        let Some(reduction) = Reduction::parse(py, obj, reduced)? else {
+        let Some(mut reduction) = Reduction::parse(py, obj, reduced)? else {
             // Malformed: let pickle say what is wrong with it.
             self.pickled(py, obj, reducer)?;
             return Err(PyRuntimeError::new_err(
                 "pickle accepts a reducer's result that this package does not understand",
             ));
         };
+        if self.shadow.is_some() && self.kind_of(&obj.get_type())? == Kind::Composite {
+            reduction.detach_state(py)?;
+        }
         let entry = self.reentries.entry(obj.as_ptr() as usize).or_insert(0);
         *entry += 1;
         if *entry > MAX_REENTRY || self.reductions.len() >= MAX_REDUCE_DEPTH {

@@ -46,7 +46,7 @@ impl Encoder {
         }
         let known = self.known(obj);
         if let Some(Known::Changed(number)) = known {
-            return self.changed(py, obj, number);
+            return self.changed(obj, number);
         }
         if let Some(Known::Foreign) = known {
             return Err(ForeignReferenceError::new_err(format!(

@@ -20,6 +20,8 @@ pub enum Piece {
     Splice(usize, usize, usize),
     /// New contents of a `bytearray`.
     Bytes(Box<[u8]>),
+    /// Changed bytes of an array.
+    Patches(Vec<u8>),
 }
 
 /// Addresses of objects that are no longer part of an object.
@@ -60,6 +62,17 @@ pub fn pieces(
             }
             let old = (&layout.names[..], &old[..]);
             mapping_pieces(py, old, (&new_layout.names, new), Target::Attributes, removed)
+        }
+        (Recorded::Array(old), Recorded::Array(new)) => {
+            vec![Piece::Patches(old.patches_to(new)?)]
+        }
+        (Recorded::Composite(anatomy, old), Recorded::Composite(new_anatomy, new)) => {
+            if !anatomy.class.is(&new_anatomy.class) {
+                return None;
+            }
+            removed.extend(old.children().map(|part| part.as_ptr() as usize));
+            let state = anatomy.state(py, new).ok()?.into_any().unbind();
+            vec![Piece::Value(state), Piece::Code(op::ASSEMBLE)]
         }
         _ => return None,
     })

@@ -5,6 +5,8 @@ use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyBytes, PyFrozenSet, PyString, PyTuple, PyType};
 
+use super::composite::Anatomy;
+use super::numpy_random::is_generator_class;
 use crate::py::runtime::Runtime;
 use crate::py::types::{is_heap_type, slot};
 
@@ -20,6 +22,12 @@ pub enum Kind {
     /// An instance of a plain class.
     Instance,
     Random,
+    /// See [`super::composite`].
+    Composite,
+    /// A NumPy array, if it has plain memory.
+    Array,
+    /// A generator of NumPy.
+    NumpyRandom,
     /// An array of JAX: immutable, but it can be deleted.
     Deletable,
     /// An object of a class written in C. Its state is what its reducer returns.
@@ -136,6 +144,15 @@ pub fn kind_of_class(class: &Bound<'_, PyType>) -> PyResult<Kind> {
     }
     if is_jax_array(class)? {
         return Ok(Kind::Deletable);
+    }
+    if class.is(&Runtime::get(py)?.numpy_array) {
+        return Ok(Kind::Array);
+    }
+    if is_generator_class(class)? {
+        return Ok(Kind::NumpyRandom);
+    }
+    if Anatomy::of(class)?.is_some() {
+        return Ok(Kind::Composite);
     }
     Ok(if is_python_class(class)? {
         Kind::Custom

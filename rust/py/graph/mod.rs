@@ -10,9 +10,12 @@
 //! recorded, compared and restored per kind of object, `kind` which kind a class belongs to, and
 //! `changes` how the difference between two records is expressed.
 
-pub(super) mod changes;
-pub(super) mod kind;
-pub(super) mod recorded;
+pub mod array;
+pub mod changes;
+pub mod composite;
+pub mod kind;
+pub mod numpy_random;
+pub mod recorded;
 pub mod replica;
 pub mod source;
 
@@ -25,6 +28,7 @@ use rustc_hash::FxHashMap;
 
 use super::numbers::words;
 use super::prefetch::prefetch;
+use composite::Anatomy;
 use kind::Kind;
 use recorded::{Layout, Recorded};
 
@@ -35,7 +39,7 @@ const PREFETCH_DISTANCE: usize = 8;
 
 /// One numbered object.
 #[derive(Default)]
-pub(super) struct Node {
+pub struct Node {
     /// `None` for a free number, and for what a replica need not look after.
     pub obj: Option<Py<PyAny>>,
     pub recorded: Recorded,
@@ -45,13 +49,14 @@ pub(super) struct Node {
 
 /// The shadow of a graph.
 #[derive(Default)]
-pub(super) struct Graph {
+pub struct Graph {
     /// By number.
     pub nodes: Vec<Node>,
     /// Numbers of the objects whose contents are compared, and of some that are no more.
     tracked: Vec<u32>,
     /// Instances of one class mostly have the same attributes in the same order.
     layouts: FxHashMap<usize, Vec<Arc<Layout>>>,
+    anatomies: FxHashMap<usize, Arc<Anatomy>>,
     /// An object has been met whose state is not all visible.
     pub is_untrackable: bool,
 }
@@ -98,10 +103,11 @@ impl Graph {
 
     /// What an object of this kind consists of now; `None` if it is not what the kind promises.
     pub fn capture(&mut self, kind: Kind, obj: &Bound<'_, PyAny>) -> PyResult<Option<Recorded>> {
-        if kind == Kind::Instance {
-            return self.capture_instance(obj);
+        match kind {
+            Kind::Instance => self.capture_instance(obj),
+            Kind::Composite => self.capture_composite(obj),
+            _ => Recorded::capture(kind, obj),
         }
-        Recorded::capture(kind, obj)
     }
 
     fn capture_instance(&mut self, obj: &Bound<'_, PyAny>) -> PyResult<Option<Recorded>> {
@@ -122,6 +128,24 @@ impl Graph {
             }
         };
         Ok(Some(Recorded::Instance(layout, values)))
+    }
+
+    fn capture_composite(&mut self, obj: &Bound<'_, PyAny>) -> PyResult<Option<Recorded>> {
+        let class = obj.get_type();
+        let key = class.as_ptr() as usize;
+        let anatomy = match self.anatomies.get(&key) {
+            Some(anatomy) => anatomy.clone(),
+            None => {
+                let Some(anatomy) = Anatomy::of(&class)? else {
+                    return Ok(None);
+                };
+                let anatomy = Arc::new(anatomy);
+                self.anatomies.insert(key, anatomy.clone());
+                anatomy
+            }
+        };
+        let parts = Box::new(anatomy.dissect(obj)?);
+        Ok(Some(Recorded::Composite(anatomy, parts)))
     }
 
     /// Numbers of the objects that differ from what is recorded.
@@ -158,6 +182,9 @@ impl Graph {
 
 /// Addresses of the objects that an object consists of, as far as the shadow knows.
 pub(super) fn for_each_part(py: Python<'_>, node: &Node, mut take: impl FnMut(usize)) {
+    if let Recorded::Composite(_, parts) = &node.recorded {
+        parts.children().for_each(|part| take(part.as_ptr() as usize));
+    }
     for part in node.recorded.children() {
         take(part.as_ptr() as usize);
     }

@@ -5,9 +5,12 @@ use std::sync::Arc;
 use pyo3::ffi;
 use pyo3::intern;
 use pyo3::prelude::*;
-use pyo3::types::{PyByteArray, PyDict, PyIterator, PyList, PySet, PyType};
+use pyo3::types::{PyByteArray, PyBytes, PyDict, PyIterator, PyList, PySet, PyType};
 
+use super::array::ArrayRecord;
+use super::composite::{Anatomy, Parts};
 use super::kind::{has_simple_keys, Kind};
+use super::numpy_random::{pickled_state, set_state};
 use crate::mersenne::STATE_LEN;
 use crate::py::decoder::set_bytearray;
 use crate::py::errors::status;
@@ -59,6 +62,10 @@ pub enum Recorded {
     /// Values of the attributes that the layout names.
     Instance(Arc<Layout>, Items),
     Random(Box<RandomRecord>),
+    Composite(Arc<Anatomy>, Box<Parts>),
+    Array(Box<ArrayRecord>),
+    /// The pickled state.
+    NumpyRandom(Box<[u8]>),
     /// A JAX array that was alive.
     Deletable,
     /// A hash of what the reducer returned.
@@ -93,16 +100,41 @@ impl Recorded {
                 })?;
                 return Ok(record.map(Recorded::Random));
             }
+            Kind::Array => return Ok(ArrayRecord::capture(obj)?.map(Box::new).map(Recorded::Array)),
+            Kind::NumpyRandom => Recorded::NumpyRandom(pickled_state(obj)?),
             Kind::Deletable => Recorded::Deletable,
-            Kind::Leaf | Kind::Opaque | Kind::Custom | Kind::Instance => Recorded::Leaf,
+            // The last two go through the graph, which knows their classes.
+            Kind::Leaf | Kind::Opaque | Kind::Custom | Kind::Instance | Kind::Composite => {
+                Recorded::Leaf
+            }
         }))
+    }
+
+    /// Exact lists that a later record of the same instance has others in the place of.
+    pub fn replaced(&self, py: Python<'_>, new: &Recorded) -> Vec<(Py<PyAny>, Py<PyAny>)> {
+        let (Recorded::Instance(layout, old), Recorded::Instance(new_layout, new)) = (self, new)
+        else {
+            return Vec::new();
+        };
+        if !Arc::ptr_eq(layout, new_layout) {
+            return Vec::new();
+        }
+        let is_list = |value: &Py<PyAny>| value.bind(py).is_exact_instance_of::<PyList>();
+        old.iter()
+            .zip(new)
+            .filter(|(old, new)| !old.is(*new) && is_list(old) && is_list(new))
+            .map(|(old, new)| (old.clone_ref(py), new.clone_ref(py)))
+            .collect()
     }
 
     /// Whether [`Recorded::is_still`] compares anything.
     pub fn is_compared(&self) -> bool {
         !matches!(
             self,
-            Recorded::Leaf | Recorded::Deletable | Recorded::Opaque(_)
+            Recorded::Leaf
+                | Recorded::NumpyRandom(_)
+                | Recorded::Deletable
+                | Recorded::Opaque(_)
         )
     }
 
@@ -116,6 +148,9 @@ impl Recorded {
             Recorded::ByteArray(_) => Kind::ByteArray,
             Recorded::Instance(..) => Kind::Instance,
             Recorded::Random(_) => Kind::Random,
+            Recorded::Composite(..) => Kind::Composite,
+            Recorded::Array(_) => Kind::Array,
+            Recorded::NumpyRandom(_) => Kind::NumpyRandom,
             Recorded::Deletable => Kind::Deletable,
             Recorded::Opaque(_) => Kind::Opaque,
         }
@@ -136,7 +171,11 @@ impl Recorded {
     /// what the garbage collector may run on Python 3.11 and older.
     pub fn is_still(&self, obj: &Bound<'_, PyAny>) -> bool {
         match self {
-            Recorded::Leaf | Recorded::Deletable | Recorded::Opaque(_) => true,
+            Recorded::Leaf
+            | Recorded::NumpyRandom(_)
+            | Recorded::Deletable
+            | Recorded::Opaque(_) => true,
+            Recorded::Array(record) => record.is_still(obj),
             Recorded::List(items) => match obj.cast_exact::<PyList>() {
                 Ok(list) => list_is(list, items),
                 Err(_) => false,
@@ -168,6 +207,7 @@ impl Recorded {
                 }
             }
             Recorded::Random(record) => random_is(obj, record),
+            Recorded::Composite(anatomy, parts) => anatomy.is_still(obj, parts),
         }
     }
 
@@ -178,6 +218,12 @@ impl Recorded {
         match self {
             Recorded::Leaf => {}
             Recorded::Deletable | Recorded::Opaque(_) => return Ok(false),
+            Recorded::Array(record) => return record.restore(obj),
+            Recorded::NumpyRandom(state) => {
+                let state = PyBytes::new(py, state);
+                let state = Runtime::get(py)?.pickle_loads.bind(py).call1((state,))?;
+                set_state(obj, &state)?;
+            }
             Recorded::List(items) => {
                 let list = obj.cast_exact::<PyList>()?;
                 dropped.extend(list_items(list));
@@ -201,8 +247,9 @@ impl Recorded {
                 if !obj.get_type().is(&layout.class) {
                     set_generically(obj, intern!(py, "__class__"), layout.class.bind(py))?;
                 }
-                restore_attributes(obj, layout, values, dropped)?;
+                restore_dict(obj, layout.names.iter().zip(values), dropped)?;
             }
+            Recorded::Composite(anatomy, parts) => anatomy.restore(obj, parts, dropped)?,
             Recorded::Random(record) => {
                 let Some(layout) = &Runtime::get(py)?.random else {
                     return Ok(false);
@@ -227,10 +274,10 @@ impl Recorded {
     }
 }
 
-fn restore_attributes(
+/// Makes the `__dict__` of an object consist of these names and values.
+pub fn restore_dict<'a>(
     obj: &Bound<'_, PyAny>,
-    layout: &Layout,
-    values: &[Py<PyAny>],
+    attributes: impl Iterator<Item = (&'a Py<PyAny>, &'a Py<PyAny>)> + Clone,
     dropped: &mut Vec<Py<PyAny>>,
 ) -> PyResult<()> {
     let Some(dict) = own_dict(obj) else {
@@ -244,7 +291,7 @@ fn restore_attributes(
         dropped.push(dict.into_any().unbind());
         replace_dict(obj)?
     };
-    set_pairs(&dict, layout.names.iter().zip(values))
+    set_pairs(&dict, attributes)
 }
 
 /// Makes a dict consist of these items, in this order.
@@ -287,7 +334,7 @@ fn replace_dict<'py>(obj: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyDict>> {
 }
 
 /// `object.__setattr__`, whatever the class overrides.
-fn set_generically(
+pub fn set_generically(
     obj: &Bound<'_, PyAny>,
     name: &Bound<'_, pyo3::types::PyString>,
     value: &Bound<'_, PyAny>,
@@ -298,7 +345,7 @@ fn set_generically(
     })
 }
 
-fn own_dict<'py>(obj: &Bound<'py, PyAny>) -> Option<Bound<'py, PyDict>> {
+pub fn own_dict<'py>(obj: &Bound<'py, PyAny>) -> Option<Bound<'py, PyDict>> {
     instance_dict(obj).ok()
 }
 
@@ -360,7 +407,7 @@ fn list_is(list: &Bound<'_, PyList>, items: &[Py<PyAny>]) -> bool {
 }
 
 /// Whether a dict has so many items and all of them, as addresses, are right.
-fn dict_is(
+pub fn dict_is(
     dict: &Bound<'_, PyDict>,
     len: usize,
     mut is_right: impl FnMut(usize, *mut ffi::PyObject, *mut ffi::PyObject) -> bool,
@@ -388,7 +435,7 @@ fn dict_is(
     at == len
 }
 
-fn for_each_item(dict: &Bound<'_, PyDict>, mut take: impl FnMut(Py<PyAny>, Py<PyAny>)) {
+pub fn for_each_item(dict: &Bound<'_, PyDict>, mut take: impl FnMut(Py<PyAny>, Py<PyAny>)) {
     let py = dict.py();
     let (mut key, mut value) = (std::ptr::null_mut(), std::ptr::null_mut());
     let mut position = 0;
@@ -415,11 +462,11 @@ fn dict_items(dict: &Bound<'_, PyDict>) -> Items {
     items.into()
 }
 
-fn list_items(list: &Bound<'_, PyList>) -> Items {
+pub fn list_items(list: &Bound<'_, PyList>) -> Items {
     list.iter().map(Bound::unbind).collect()
 }
 
-fn set_items(set: &Bound<'_, PySet>) -> PyResult<Items> {
+pub fn set_items(set: &Bound<'_, PySet>) -> PyResult<Items> {
     // An exact set: its iterator runs no Python code.
     let elements: Bound<'_, PyIterator> = set.as_any().try_iter()?;
     elements.map(|element| element.map(Bound::unbind)).collect()

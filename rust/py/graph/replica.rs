@@ -9,6 +9,7 @@ use pyo3::types::{
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::kind::{kind_of_class, Kind};
+use super::numpy_random::pickled_state;
 use super::recorded::Recorded;
 use super::Graph;
 use crate::error::DecodeError;
@@ -212,14 +213,21 @@ impl Contents {
                 Kind::Opaque => opaque.push(number),
                 _ => {}
             }
-            let Some(recorded) = self.graph.capture(kind, &obj)? else {
-                self.graph.is_untrackable = true;
-                break;
+            let recorded = match self.graph.capture(kind, &obj)? {
+                Some(recorded) => recorded,
+                None if kind == Kind::Array => {
+                    opaque.push(number);
+                    Recorded::Leaf
+                }
+                None => {
+                    self.graph.is_untrackable = true;
+                    break;
+                }
             };
             if let Some(encoder) = &mut self.encoder {
                 encoder.learn_number(obj.as_ptr() as usize, number);
             }
-            if kind == Kind::Deletable {
+            if matches!(kind, Kind::Deletable | Kind::NumpyRandom) {
                 self.opaque.insert(number);
             }
             self.graph.insert(number, Some(obj.unbind()), recorded);
@@ -318,6 +326,13 @@ impl Contents {
                     Some(encoder) => encoder.fingerprint(py, obj)? == *before,
                     None => false,
                 },
+                Recorded::NumpyRandom(before) => {
+                    if pickled_state(obj)? != *before {
+                        let recorded = &self.graph.nodes[*number as usize].recorded;
+                        recorded.restore(obj, &mut Vec::new())?;
+                    }
+                    pickled_state(obj)? == *before
+                }
                 _ => true,
             };
             if !is_unchanged {

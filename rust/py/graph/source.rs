@@ -7,12 +7,16 @@ use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyList, PyTuple};
 
-use super::changes::{pieces, Removed};
+use super::changes::{pieces, Piece, Removed};
 use super::kind::Kind;
+use super::numpy_random::{pickled_state, state};
 use super::recorded::{reference_count, Recorded};
 use crate::py::encoder::{Encoder, RootNames};
 use crate::random_states::put_change;
 use crate::wire::{op, Preface, Write};
+
+/// Items that a list needs for a clone to be worthwhile.
+const MIN_CLONED: usize = 16;
 
 /// Gives frames of an object graph.
 #[pyclass(module = "pams_parallel._core")]
@@ -26,6 +30,8 @@ pub struct Source {
     next_sequence: u64,
     is_keyframe: bool,
     is_closed: bool,
+    /// The latest frame may differ from what was recorded, so the next one must be a keyframe.
+    is_torn: bool,
     /// Numbers of objects that may have been dropped from the graph.
     candidates: Vec<u32>,
     /// Count of objects from which on all of them are looked through for dropped ones.
@@ -55,6 +61,7 @@ impl Source {
             next_sequence: 0,
             is_keyframe: false,
             is_closed: false,
+            is_torn: false,
             candidates: Vec::new(),
             sweep_at: 0,
         })
@@ -75,7 +82,7 @@ impl Source {
         // Dropped at the end: that can run user code.
         let encoder = self.encoder.take();
         if let Some(mut encoder) = encoder {
-            if !keyframe {
+            if !std::mem::take(&mut self.is_torn) && !keyframe {
                 match self.delta(&mut encoder, roots) {
                     Ok(Some(frame)) => {
                         self.encoder = Some(encoder);
@@ -198,7 +205,7 @@ impl Source {
         }
         let opaque: Vec<u32> = encoder.shadow().opaque.iter().copied().collect();
         for number in opaque {
-            if !is_unchanged(py, encoder, number)? {
+            if !compare_opaque(py, encoder, number)? {
                 return Ok(None);
             }
         }
@@ -236,12 +243,8 @@ impl Source {
         encoder: &mut Encoder,
         changed: Vec<u32>,
     ) -> PyResult<bool> {
-        let mut randoms = Vec::new();
-        let mut n_randoms = 0_u64;
-        let mut last = 0;
-        let mut sorted = changed;
-        sorted.sort_unstable();
-        for number in sorted {
+        let mut captured = Vec::with_capacity(changed.len());
+        for number in changed {
             let graph = &mut encoder.shadow_mut().graph;
             let node = &graph.nodes[number as usize];
             let Some(obj) = node.obj.as_ref().map(|obj| obj.clone_ref(py)) else {
@@ -251,6 +254,17 @@ impl Source {
             let Some(recorded) = graph.capture(kind, obj.bind(py))? else {
                 return Ok(false);
             };
+            captured.push((number, recorded));
+        }
+        for (number, recorded) in &captured {
+            clone_lists(py, encoder, *number, recorded)?;
+        }
+        captured.sort_unstable_by_key(|(number, _)| *number);
+        let mut randoms = Vec::new();
+        let mut n_randoms = 0_u64;
+        let mut last = 0;
+        for (number, recorded) in captured {
+            let graph = &mut encoder.shadow_mut().graph;
             let former = graph.record(number, recorded);
             let recorded = &graph.nodes[number as usize].recorded;
             if let (Recorded::Random(old), Recorded::Random(new)) = (&former, recorded) {
@@ -315,6 +329,13 @@ impl Source {
         if encoder.shadow().graph.is_untrackable {
             return Ok(());
         }
+        for number in std::mem::take(&mut encoder.shadow_mut().composites) {
+            // These were not written from the record; user code may have come in between.
+            let node = &encoder.shadow().graph.nodes[number as usize];
+            if let Some(obj) = &node.obj {
+                self.is_torn |= !node.recorded.is_still(obj.bind(py));
+            }
+        }
         for number in std::mem::take(&mut encoder.shadow_mut().reduced) {
             let node = &encoder.shadow().graph.nodes[number as usize];
             let Some(obj) = node.obj.as_ref().map(|obj| obj.clone_ref(py)) else {
@@ -322,6 +343,7 @@ impl Source {
             };
             let recorded = match encoder.kind_of(&obj.bind(py).get_type())? {
                 Kind::Deletable => Recorded::Deletable,
+                Kind::NumpyRandom => Recorded::NumpyRandom(pickled_state(obj.bind(py))?),
                 _ => Recorded::Opaque(encoder.fingerprint(py, obj.bind(py))?),
             };
             let shadow = encoder.shadow_mut();
@@ -332,8 +354,50 @@ impl Source {
     }
 }
 
-/// Whether an object that went through a reducer is as it was.
-fn is_unchanged(py: Python<'_>, encoder: &mut Encoder, number: u32) -> PyResult<bool> {
+/// Sends a new list that begins as the one that it replaces did as a clone with changes.
+///
+/// A market of pams, for instance, gets new lists with all of its history and more room every
+/// hundred steps.
+fn clone_lists(
+    py: Python<'_>,
+    encoder: &mut Encoder,
+    number: u32,
+    recorded: &Recorded,
+) -> PyResult<()> {
+    let former = &encoder.shadow().graph.nodes[number as usize].recorded;
+    for (old, new) in former.replaced(py, recorded) {
+        let (old, new) = (old.bind(py), new.bind(py));
+        let address = |list: &Bound<'_, PyAny>| list.as_ptr() as usize;
+        let Some(old) = encoder.number_at(address(old)) else {
+            continue;
+        };
+        if encoder.number_at(address(new)).is_some() {
+            continue;
+        }
+        let Some(Recorded::List(new_items)) = Recorded::capture(Kind::List, new)? else {
+            continue;
+        };
+        let Recorded::List(old_items) = &encoder.shadow().graph.nodes[old as usize].recorded
+        else {
+            continue;
+        };
+        let common = old_items.iter().zip(&new_items);
+        let common = common.take_while(|(old, new)| old.is(new)).count();
+        if common < MIN_CLONED || common < new_items.len() / 2 {
+            continue;
+        }
+        let old_items = Recorded::List(old_items.iter().map(|item| item.clone_ref(py)).collect());
+        let new_items = Recorded::List(new_items);
+        let Some(pieces) = pieces(py, &old_items, &new_items, &mut Removed::new()) else {
+            continue;
+        };
+        encoder.clone_list(old, new, new_items, pieces)?;
+    }
+    Ok(())
+}
+
+/// Whether an object that went through a reducer is as it was, or its change is now pending.
+fn compare_opaque(py: Python<'_>, encoder: &mut Encoder, number: u32) -> PyResult<bool> {
     let node = &encoder.shadow().graph.nodes[number as usize];
     let Some(obj) = node.obj.as_ref().map(|obj| obj.clone_ref(py)) else {
         return Ok(true);
@@ -342,6 +406,20 @@ fn is_unchanged(py: Python<'_>, encoder: &mut Encoder, number: u32) -> PyResult<
         Recorded::Deletable => {
             let is_deleted = obj.bind(py).call_method0(intern!(py, "is_deleted"))?;
             Ok(!is_deleted.is_truthy()?)
+        }
+        Recorded::NumpyRandom(_) => {
+            let now = pickled_state(obj.bind(py))?;
+            let shadow = encoder.shadow_mut();
+            let node = &mut shadow.graph.nodes[number as usize];
+            match &mut node.recorded {
+                Recorded::NumpyRandom(before) if *before != now => {
+                    *before = now;
+                    let state = Piece::Value(state(obj.bind(py))?.unbind());
+                    shadow.add_pending(number, vec![state, Piece::Code(op::SET_STATE)]);
+                }
+                _ => {}
+            }
+            Ok(true)
         }
         Recorded::Opaque(fingerprint) => Ok(encoder.fingerprint(py, obj.bind(py))? == fingerprint),
         _ => Ok(true),
