@@ -146,34 +146,37 @@ pub fn parse(packed: &[u8]) -> Result<Vec<Option<(Source, Position)>>> {
     Ok(states)
 }
 
-/// Bits of the first number of a change below the word index: where the words come from, and
-/// whether a Gauss value is pending.
+/// Bits of the first number of a change below the word index: where the words come from, whether
+/// a Gauss value is pending, and whether it is the old one.
 const CHANGE_SOURCE_BITS: u64 = 2;
 const CHANGE_GAUSS: u64 = 1 << CHANGE_SOURCE_BITS;
-const CHANGE_INDEX_SHIFT: u64 = CHANGE_SOURCE_BITS + 1;
+const CHANGE_SAME_GAUSS: u64 = 1 << (CHANGE_SOURCE_BITS + 1);
+const CHANGE_INDEX_SHIFT: u64 = CHANGE_SOURCE_BITS + 2;
 /// In place of a count of twists: the words are written out.
 const CHANGE_FULL: u64 = 3;
 
-/// Appends the new state of a generator whose words were `old`, for somebody who has those.
+/// Appends the new state of a generator for somebody who has its old one.
 ///
-/// One number holds the word index, a flag for a pending Gauss value and the count of twists
-/// that lead from the old words to the new ones; the Gauss value (8 bytes) and, if so many
+/// One number holds the word index, flags for the pending Gauss value and the count of twists
+/// that lead from the old words to the new ones; a new Gauss value (8 bytes) and, if so many
 /// twists are not enough, the words follow.
 pub fn put_change(
     out: &mut impl Write,
     old: &[u8; STATE_LEN],
+    old_gauss_next: Option<f64>,
     words: &[u8; STATE_LEN],
     at: Position,
 ) {
     let twists = twists_between(old, words).map_or(CHANGE_FULL, u64::from);
     let source = twists.min(CHANGE_FULL);
-    let gauss = if at.gauss_next.is_some() {
-        CHANGE_GAUSS
-    } else {
-        0
+    let bits = |gauss: Option<f64>| gauss.map(f64::to_bits);
+    let gauss = match at.gauss_next {
+        None => 0,
+        now if bits(now) == bits(old_gauss_next) => CHANGE_GAUSS | CHANGE_SAME_GAUSS,
+        Some(_) => CHANGE_GAUSS,
     };
     out.put_varint(u64::from(at.index) << CHANGE_INDEX_SHIFT | gauss | source);
-    if let Some(value) = at.gauss_next {
+    if let Some(value) = at.gauss_next.filter(|_| gauss & CHANGE_SAME_GAUSS == 0) {
         out.put_bytes(&value.to_le_bytes());
     }
     if source == CHANGE_FULL {
@@ -188,13 +191,18 @@ pub enum NewWords<'a> {
     Full(&'a [u8; STATE_LEN]),
 }
 
-/// Reads what [`put_change`] wrote.
-pub fn read_change<'a>(reader: &mut Reader<'a>) -> Result<(NewWords<'a>, Position)> {
+/// Reads what [`put_change`] wrote. `old_gauss_next` is called if the pending value is the old
+/// one.
+pub fn read_change<'a>(
+    reader: &mut Reader<'a>,
+    old_gauss_next: impl FnOnce() -> Option<f64>,
+) -> Result<(NewWords<'a>, Position)> {
     let at = reader.position();
     let number = reader.varint()?;
     let index = checked_index(number >> CHANGE_INDEX_SHIFT, at)?;
     let gauss_next = match number & CHANGE_GAUSS {
         0 => None,
+        _ if number & CHANGE_SAME_GAUSS != 0 => old_gauss_next(),
         _ => Some(f64::from_le_bytes(reader.array()?)),
     };
     let words = match number & CHANGE_FULL {
@@ -253,14 +261,16 @@ mod tests {
             twists in 0u8..6,
             index in 0u32..=624,
             gauss in prop::option::of(any::<f64>()),
+            is_same in any::<bool>(),
         ) {
             let old = state(3);
+            let old_gauss = if is_same { gauss } else { None };
             let words = twisted(&old, twists);
             let position = Position { index, gauss_next: gauss };
             let mut out = Vec::new();
-            put_change(&mut out, &old, &words, position);
+            put_change(&mut out, &old, old_gauss, &words, position);
             let mut reader = Reader::new(&out);
-            let (source, read) = read_change(&mut reader).unwrap();
+            let (source, read) = read_change(&mut reader, || old_gauss).unwrap();
             prop_assert_eq!(reader.remaining(), 0);
             let found = match source {
                 NewWords::Twists(twists) => twisted(&old, twists),
@@ -270,7 +280,7 @@ mod tests {
             prop_assert_eq!(read.index, index);
             prop_assert_eq!(read.gauss_next.map(f64::to_bits), gauss.map(f64::to_bits));
             for len in 0..out.len() {
-                prop_assert!(read_change(&mut Reader::new(&out[..len])).is_err());
+                prop_assert!(read_change(&mut Reader::new(&out[..len]), || None).is_err());
             }
         }
     }

@@ -92,7 +92,11 @@ mod tests {
     #[test]
     fn usual_changes_give_short_edits() {
         let inserted = |old: &[u8], new: &[u8]| -> usize {
-            apply(old, new).1.iter().map(|edit| edit.inserted.len()).sum()
+            apply(old, new)
+                .1
+                .iter()
+                .map(|edit| edit.inserted.len())
+                .sum()
         };
         assert_eq!(inserted(b"abcdef", b"abcdefgh"), 2); // a history grows
         assert_eq!(inserted(b"abcdef", b"aXcdYf"), 2); // a heap changes in places

@@ -1,7 +1,7 @@
 //! The snapshot format: instruction codes, header, and reading and writing of their operands.
 //!
 //! A snapshot is a 24-byte header and a stream of instructions for a stack machine. Operands
-//! are little-endian words, LEB128 counts or counted bytes. Instructions marked (n) give the
+//! are little-endian words, LEB128 counts and numbers, or counted bytes. Instructions marked (n) give the
 //! object they make the next number.
 //!
 //! Header: magic, format version (`u16`), zero (`u16`), length of the stream (`u64`), count of
@@ -25,6 +25,8 @@ pub mod op {
     pub const INT: u8 = 0x04;
     /// 4 bytes: a signed integer.
     pub const INT_32: u8 = 0x0e;
+    /// 2 bytes: a signed integer.
+    pub const INT_16: u8 = 0x0f;
     /// Counted bytes: two's complement, little endian.
     pub const BIG_INT: u8 = 0x05;
     /// 8 bytes.
@@ -39,9 +41,9 @@ pub mod op {
     pub const BYTES: u8 = 0x0a;
     /// (n) Counted bytes.
     pub const BYTEARRAY: u8 = 0x0b;
-    /// 4 bytes: number of an object met before.
+    /// Number of an object met before.
     pub const REF: u8 = 0x0c;
-    /// 4 bytes: index of an external object.
+    /// Index of an external object.
     pub const EXTERNAL: u8 = 0x0d;
 
     /// (n) An empty list.
@@ -71,9 +73,9 @@ pub mod op {
     /// Count, then counted UTF-8 each: pops a class and gives it and these attribute names
     /// the next shape number.
     pub const SHAPE: u8 = 0x20;
-    /// (n) 4 bytes, a shape number: an instance of its class without attributes.
+    /// (n) A shape number: an instance of its class without attributes.
     pub const NEW: u8 = 0x21;
-    /// 4 bytes, a shape number: pops a value per name and sets them on the object below.
+    /// A shape number: pops a value per name and sets them on the object below.
     pub const FILL: u8 = 0x22;
     /// Count: pops so many name-value pairs and sets them in the `__dict__` of the object below.
     pub const ATTRIBUTES: u8 = 0x23;
@@ -98,7 +100,7 @@ pub mod op {
 
     /// The preface of a frame.
     pub const FRAME: u8 = 0x40;
-    /// 4 bytes: number of an object that the following instructions change; pushes it.
+    /// Number of an object that the following instructions change; pushes it.
     pub const UPDATE: u8 = 0x41;
     /// Start, length and count: pops so many items and puts them in the place of that stretch of
     /// the list below.
@@ -114,7 +116,7 @@ pub mod op {
     pub const SET_BYTES: u8 = 0x46;
     /// Changes of generators, see [`crate::random_states::put_change`].
     pub const RANDOM_STATES: u8 = 0x47;
-    /// (n) 4 bytes: a new list with the items that the list of that number has.
+    /// (n) Number: a new list with the items that the list of that number has.
     pub const CLONE_LIST: u8 = 0x48;
     /// Count, then LEB128 each: numbers that are free from the next frame on.
     pub const FREE: u8 = 0x49;
@@ -123,6 +125,8 @@ pub mod op {
     pub const ASSEMBLE: u8 = 0x4a;
     /// Counted bytes: changed bytes of the array on top, each stretch with its start and length.
     pub const PATCH_ARRAY: u8 = 0x4b;
+    /// Pops an object, the one that `UPDATE` has pushed.
+    pub const UPDATED: u8 = 0x4d;
     /// Pops the state that the generator of NumPy on top has now.
     pub const SET_STATE: u8 = 0x4c;
 
@@ -258,6 +262,32 @@ impl Short {
     }
 
     #[inline]
+    pub fn with_u16(code: u8, operand: u16) -> Self {
+        Short {
+            word: u128::from(code) | u128::from(operand) << 8,
+            len: 3,
+        }
+    }
+
+    /// The operand in LEB128.
+    #[inline]
+    pub fn with_varint(code: u8, operand: u32) -> Self {
+        let mut rest = operand;
+        let mut word = u64::from(code);
+        let mut len = 1;
+        while rest >= 0x80 {
+            word |= u64::from(rest & 0x7f | 0x80) << (8 * len);
+            rest >>= 7;
+            len += 1;
+        }
+        word |= u64::from(rest) << (8 * len);
+        Short {
+            word: u128::from(word),
+            len: len + 1,
+        }
+    }
+
+    #[inline]
     pub fn with_u32(code: u8, operand: u32) -> Self {
         Short {
             word: u128::from(code) | u128::from(operand) << 8,
@@ -367,9 +397,14 @@ impl<'a> Reader<'a> {
         Ok(self.array::<1>()?[0])
     }
 
+    /// A number of an object, external or shape.
     #[inline]
-    pub fn word(&mut self) -> Result<u32> {
-        Ok(u32::from_le_bytes(self.array()?))
+    pub fn number(&mut self) -> Result<u32> {
+        let at = self.at;
+        u32::try_from(self.varint()?).map_err(|_| DecodeError::Malformed {
+            what: "a number of more than 32 bits",
+            at,
+        })
     }
 
     #[inline]
@@ -478,6 +513,16 @@ mod tests {
             prop_assert_eq!(reader.byte().unwrap(), 7);
             prop_assert_eq!(i64::from_le_bytes(reader.array().unwrap()), signed);
             prop_assert_eq!(reader.counted().unwrap(), &bytes[..]);
+            prop_assert_eq!(reader.remaining(), 0);
+        }
+
+        #[test]
+        fn numbers_survive(number in any::<u32>()) {
+            let short = Short::with_varint(7, number);
+            let bytes = short.bytes();
+            let mut reader = Reader::new(&bytes[..short.used()]);
+            prop_assert_eq!(reader.byte().unwrap(), 7);
+            prop_assert_eq!(reader.number().unwrap(), number);
             prop_assert_eq!(reader.remaining(), 0);
         }
 

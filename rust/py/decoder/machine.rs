@@ -52,9 +52,7 @@ impl<'a, 'py, 'data> Machine<'a, 'py, 'data> {
     /// What has been decoded, when all instructions have run.
     pub(super) fn finish(self) -> PyResult<Decoded> {
         if !self.stack.is_empty() {
-            return Err(self
-                .malformed("an end that does not fit the header")
-                .into());
+            return Err(self.malformed("an end that does not fit the header").into());
         }
         self.late.settle(self.py)?;
         Ok(self.decoded)
@@ -89,6 +87,10 @@ impl<'a, 'py, 'data> Machine<'a, 'py, 'data> {
                     let value = i32::from_le_bytes(self.reader.array()?);
                     self.push_int(i64::from(value))?;
                 }
+                op::INT_16 => {
+                    let value = i16::from_le_bytes(self.reader.array()?);
+                    self.push_int(i64::from(value))?;
+                }
                 op::BIG_INT => self.big_int()?,
                 op::FLOAT => {
                     let bytes = self.reader.array()?;
@@ -112,12 +114,12 @@ impl<'a, 'py, 'data> Machine<'a, 'py, 'data> {
                     self.push_new(bytes.into_any().unbind())?;
                 }
                 op::REF => {
-                    let number = self.reader.word()?;
+                    let number = self.reader.number()?;
                     let obj = self.object_at(number)?.clone_ref(self.py);
                     self.push(obj)?;
                 }
                 op::EXTERNAL => {
-                    let index = self.reader.word()?;
+                    let index = self.reader.number()?;
                     let found = self.externals.get(index as usize);
                     let obj = found.ok_or(DecodeError::External {
                         index,
@@ -282,7 +284,11 @@ impl<'a, 'py, 'data> Machine<'a, 'py, 'data> {
         Ok(())
     }
 
-    pub(super) fn decode_utf8(&self, utf8: &[u8], errors: Option<&std::ffi::CStr>) -> PyResult<Py<PyAny>> {
+    pub(super) fn decode_utf8(
+        &self,
+        utf8: &[u8],
+        errors: Option<&std::ffi::CStr>,
+    ) -> PyResult<Py<PyAny>> {
         // SAFETY: `utf8` is a live slice, `errors` null or a C string; the result is owned.
         let text = unsafe {
             owned(

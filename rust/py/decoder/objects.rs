@@ -34,7 +34,7 @@ impl Shape {
 
 impl<'py> Machine<'_, 'py, '_> {
     pub(super) fn new_instance(&mut self) -> PyResult<()> {
-        let number = self.reader.word()?;
+        let number = self.reader.number()?;
         let py = self.py;
         let shape = self.shape_at(number)?;
         let class = shape.class.bind(py);
@@ -79,7 +79,7 @@ impl<'py> Machine<'_, 'py, '_> {
     }
 
     pub(super) fn fill(&mut self) -> PyResult<()> {
-        let number = self.reader.word()?;
+        let number = self.reader.number()?;
         self.shape_at(number)?;
         let shape = &self.decoded.shapes[number as usize];
         let count = shape.names.len();

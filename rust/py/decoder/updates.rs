@@ -24,6 +24,7 @@ impl<'py> Machine<'_, 'py, '_> {
     pub(super) fn run_update(&mut self, code: u8) -> PyResult<bool> {
         match code {
             op::UPDATE => self.begin_update()?,
+            op::UPDATED => drop(self.pop()?),
             op::SPLICE => self.splice()?,
             op::CLEAR => self.clear()?,
             op::DELETE => self.delete()?,
@@ -49,7 +50,7 @@ impl<'py> Machine<'_, 'py, '_> {
     }
 
     fn begin_update(&mut self) -> PyResult<()> {
-        let number = self.reader.word()?;
+        let number = self.reader.number()?;
         let obj = self.object_at(number)?.clone_ref(self.py);
         self.mark_updated(number);
         self.push(obj)
@@ -69,7 +70,9 @@ impl<'py> Machine<'_, 'py, '_> {
         let list = target
             .cast_exact::<PyList>()
             .map_err(|_| self.malformed("a stretch of what is no list"))?;
-        let stop = start.checked_add(removed).filter(|stop| *stop <= list.len());
+        let stop = start
+            .checked_add(removed)
+            .filter(|stop| *stop <= list.len());
         let stop = stop.ok_or_else(|| self.malformed("a stretch beyond the end of its list"))?;
         if items.len() == removed {
             for (offset, item) in items.into_iter().enumerate() {
@@ -145,19 +148,23 @@ impl<'py> Machine<'_, 'py, '_> {
         let mut number: u64 = 0;
         for _ in 0..self.reader.varint()? {
             number = number.saturating_add(self.reader.varint()?);
-            let (words, position) = read_change(&mut self.reader)?;
-            let number = u32::try_from(number)
-                .map_err(|_| self.malformed("a number without an object"))?;
+            let number =
+                u32::try_from(number).map_err(|_| self.malformed("a number without an object"))?;
             let prng = self.object_at(number)?.bind(py).clone();
             if !layout.is_exact(&prng) {
                 return Err(self.malformed("a state for what is no generator").into());
             }
+            let old_gauss = || {
+                let position = layout.read(&prng, |position, _| position);
+                position.ok().flatten()?.gauss_next
+            };
+            let (words, position) = read_change(&mut self.reader, old_gauss)?;
             match words {
                 NewWords::Twists(0) => layout.write_position(&prng, position)?,
                 NewWords::Twists(twists) => {
                     let words = layout.read(&prng, |_, words| twisted(words, twists))?;
-                    let words = words
-                        .ok_or_else(|| self.malformed("a generator that is not as it was"))?;
+                    let words =
+                        words.ok_or_else(|| self.malformed("a generator that is not as it was"))?;
                     layout.write(&prng, position, &words)?;
                 }
                 NewWords::Full(words) => layout.write(&prng, position, words)?,
@@ -168,7 +175,7 @@ impl<'py> Machine<'_, 'py, '_> {
     }
 
     fn clone_list(&mut self) -> PyResult<()> {
-        let number = self.reader.word()?;
+        let number = self.reader.number()?;
         let list = self.object_at(number)?.bind(self.py).clone();
         let list = list
             .cast_exact::<PyList>()
@@ -191,9 +198,7 @@ impl<'py> Machine<'_, 'py, '_> {
 
     fn free(&mut self) -> PyResult<()> {
         for _ in 0..self.reader.varint()? {
-            let number = self.reader.varint()?;
-            let number = u32::try_from(number)
-                .map_err(|_| self.malformed("a number without an object"))?;
+            let number = self.reader.number()?;
             self.object_at(number)?;
             let place = &mut self.decoded.objects[number as usize];
             let freed = std::mem::replace(place, self.py.None());

@@ -379,11 +379,7 @@ impl Encoder {
     }
 
     /// Writes a reference to an object together with what has changed in it.
-    pub(super) fn changed(
-        &mut self,
-        obj: &Bound<'_, PyAny>,
-        number: u32,
-    ) -> PyResult<Written> {
+    pub(super) fn changed(&mut self, obj: &Bound<'_, PyAny>, number: u32) -> PyResult<Written> {
         let Some(shadow) = &mut self.shadow else {
             self.put_number(op::REF, number);
             return Ok(Written::Yes);
@@ -429,7 +425,11 @@ impl Encoder {
 
     /// Has all changes written before the frame on top, whose user code may come to see them.
     pub(super) fn begin_pending(&mut self) -> PyResult<Written> {
-        if self.shadow.as_ref().is_some_and(|shadow| !shadow.pending.is_empty()) {
+        if self
+            .shadow
+            .as_ref()
+            .is_some_and(|shadow| !shadow.pending.is_empty())
+        {
             self.begin(Frame::Pending { is_open: false })?;
         }
         Ok(Written::Pending)
@@ -438,7 +438,7 @@ impl Encoder {
     pub(super) fn step_pending(&mut self, py: Python<'_>, is_open: &mut bool) -> PyResult<Written> {
         loop {
             if std::mem::take(is_open) {
-                self.put(op::POP, 1);
+                self.output.buffer.put_byte(op::UPDATED);
             }
             let shadow = self.shadow_mut();
             let Some(number) = shadow.order.pop() else {

@@ -30,9 +30,9 @@ use super::path;
 use super::runtime::Runtime;
 use super::types::{Plan, Reducers};
 use crate::wire::{op, Short, Write};
+pub use captured::Shadow;
 use frames::{Frame, Reduction, Written};
 use objects::Item;
-pub use captured::Shadow;
 pub use trace::RootNames;
 
 /// What the memo knows of an object.
@@ -290,7 +290,9 @@ impl Encoder {
     /// Writes a code and a number of an object, external or shape.
     #[inline]
     fn put_number(&mut self, code: u8, number: u32) {
-        self.output.buffer.put_short(Short::with_u32(code, number));
+        self.output
+            .buffer
+            .put_short(Short::with_varint(code, number));
     }
 
     /// Begins an object whose parts need visits of their own.

@@ -76,6 +76,8 @@ impl Encoder {
             }
             if (0..=op::SMALL_INT_MAX).contains(&value) {
                 buffer.put_short(Short::code(op::SMALL_INT + value as u8));
+            } else if let Ok(value) = i16::try_from(value) {
+                buffer.put_short(Short::with_u16(op::INT_16, value.cast_unsigned()));
             } else if let Ok(value) = i32::try_from(value) {
                 buffer.put_short(Short::with_u32(op::INT_32, value.cast_unsigned()));
             } else {

@@ -61,7 +61,13 @@ pub fn pieces(
                 return None;
             }
             let old = (&layout.names[..], &old[..]);
-            mapping_pieces(py, old, (&new_layout.names, new), Target::Attributes, removed)
+            mapping_pieces(
+                py,
+                old,
+                (&new_layout.names, new),
+                Target::Attributes,
+                removed,
+            )
         }
         (Recorded::Array(old), Recorded::Array(new)) => {
             vec![Piece::Patches(old.patches_to(new)?)]
@@ -155,7 +161,9 @@ fn mapping_pieces(
     }
     let places: Option<HashMap<usize, usize>> = (!same_items(old.0, new.0)).then(|| {
         let indices = new.0.iter().enumerate();
-        indices.map(|(at, key)| (key.as_ptr() as usize, at)).collect()
+        indices
+            .map(|(at, key)| (key.as_ptr() as usize, at))
+            .collect()
     });
     let place = |at: usize| match &places {
         None => Some(at),
@@ -195,10 +203,14 @@ fn mapping_pieces(
     if !deleted.is_empty() {
         all.push(Piece::Count(op::DELETE, deleted.len()));
     }
-    all.extend(set(&mut changed.iter().map(|at| (&new.0[*at], &new.1[*at]))));
+    all.extend(set(&mut changed
+        .iter()
+        .map(|at| (&new.0[*at], &new.1[*at]))));
     all
 }
 
 fn from_nothing(pieces: Vec<Piece>) -> Vec<Piece> {
-    std::iter::once(Piece::Code(op::CLEAR)).chain(pieces).collect()
+    std::iter::once(Piece::Code(op::CLEAR))
+        .chain(pieces)
+        .collect()
 }

@@ -91,7 +91,10 @@ impl Anatomy {
                 let name = name?;
                 let member = namespace.get_item(&name)?;
                 if member.get_type().is(&runtime.member_descriptor) {
-                    if slots.iter().any(|(other, _)| name.eq(other).unwrap_or(true)) {
+                    if slots
+                        .iter()
+                        .any(|(other, _)| name.eq(other).unwrap_or(true))
+                    {
                         return Ok(None); // pickle sees only one of the two
                     }
                     slots.push((name.cast_into::<PyString>()?.unbind(), member.unbind()));
@@ -110,7 +113,10 @@ impl Anatomy {
     /// The parts of an instance.
     pub fn dissect(&self, obj: &Bound<'_, PyAny>) -> PyResult<Parts> {
         let py = obj.py();
-        let slots = self.slots.iter().map(|(_, member)| read(member.bind(py), obj));
+        let slots = self
+            .slots
+            .iter()
+            .map(|(_, member)| read(member.bind(py), obj));
         let mut attributes = Vec::new();
         if let Some(dict) = self.dict(obj) {
             for_each_item(&dict, |name, value| attributes.extend([name, value]));
@@ -142,7 +148,9 @@ impl Anatomy {
             Base::Set => set_items(obj.cast::<PySet>()?)?,
             Base::Dict | Base::DefaultDict => {
                 let mut items = Vec::new();
-                for_each_item(obj.cast::<PyDict>()?, |key, value| items.extend([key, value]));
+                for_each_item(obj.cast::<PyDict>()?, |key, value| {
+                    items.extend([key, value])
+                });
                 items.into()
             }
             Base::OrderedDict => {
@@ -159,7 +167,9 @@ impl Anatomy {
                 let class = Runtime::get(py)?.deque.bind(py);
                 let iterator = class.call_method1(intern!(py, "__iter__"), (obj,))?;
                 let items = iterator.try_iter()?;
-                items.map(|item| item.map(Bound::unbind)).collect::<PyResult<_>>()?
+                items
+                    .map(|item| item.map(Bound::unbind))
+                    .collect::<PyResult<_>>()?
             }
         })
     }
@@ -170,11 +180,15 @@ impl Anatomy {
         if !obj.get_type().is(&self.class) {
             return false;
         }
-        let slots_are = self.slots.iter().zip(&parts.slots).all(|((_, member), old)| {
-            let now = read(member.bind(py), obj);
-            let address = |value: &Option<Py<PyAny>>| value.as_ref().map(Py::as_ptr);
-            address(&now) == address(old)
-        });
+        let slots_are = self
+            .slots
+            .iter()
+            .zip(&parts.slots)
+            .all(|((_, member), old)| {
+                let now = read(member.bind(py), obj);
+                let address = |value: &Option<Py<PyAny>>| value.as_ref().map(Py::as_ptr);
+                address(&now) == address(old)
+            });
         let attributes = &parts.attributes;
         let attributes_are = match self.dict(obj) {
             Some(dict) => dict_is(&dict, attributes.len() / 2, |at, name, value| {
@@ -189,7 +203,9 @@ impl Anatomy {
         slots_are
             && attributes_are
             && factory_is
-            && self.items(obj).is_ok_and(|now| same_items(&now, &parts.items))
+            && self
+                .items(obj)
+                .is_ok_and(|now| same_items(&now, &parts.items))
     }
 
     /// Gives an object these parts.
@@ -205,7 +221,11 @@ impl Anatomy {
         }
         for ((_, member), value) in self.slots.iter().zip(&parts.slots) {
             dropped.extend(read(member.bind(py), obj));
-            write(member.bind(py), obj, value.as_ref().map(|value| value.bind(py)))?;
+            write(
+                member.bind(py),
+                obj,
+                value.as_ref().map(|value| value.bind(py)),
+            )?;
         }
         if self.has_dict {
             let attributes = parts.attributes.chunks_exact(2);
@@ -326,10 +346,7 @@ fn read(member: &Bound<'_, PyAny>, obj: &Bound<'_, PyAny>) -> Option<Py<PyAny>> 
     let class = obj.get_type();
     // SAFETY: three live objects; the descriptor checks that it fits the object.
     let value = unsafe {
-        Bound::from_owned_ptr_or_err(
-            obj.py(),
-            get(member.as_ptr(), obj.as_ptr(), class.as_ptr()),
-        )
+        Bound::from_owned_ptr_or_err(obj.py(), get(member.as_ptr(), obj.as_ptr(), class.as_ptr()))
     };
     value.ok().map(Bound::unbind)
 }

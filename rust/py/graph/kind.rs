@@ -55,8 +55,17 @@ const LEAVES: &[(&str, &[&str])] = &[
     (
         "builtins",
         &[
-            "bool", "bytes", "complex", "ellipsis", "float", "frozenset", "int", "range", "slice",
-            "str", "tuple",
+            "bool",
+            "bytes",
+            "complex",
+            "ellipsis",
+            "float",
+            "frozenset",
+            "int",
+            "range",
+            "slice",
+            "str",
+            "tuple",
         ],
     ),
     (
@@ -110,7 +119,11 @@ impl LeafClasses {
             bases.extend(class(module, name)?);
         }
         let required = |name| -> PyResult<Py<PyType>> {
-            Ok(py.import("numpy")?.getattr(name)?.cast_into::<PyType>()?.unbind())
+            Ok(py
+                .import("numpy")?
+                .getattr(name)?
+                .cast_into::<PyType>()?
+                .unbind())
         };
         Ok(LeafClasses {
             classes,
@@ -187,8 +200,10 @@ fn is_bare_immutable(class: &Bound<'_, PyType>) -> PyResult<bool> {
     };
     for base in bases {
         if class.is_subclass(&base)? {
-            return Ok(size(class, "__dictoffset__")? == size(&base, "__dictoffset__")?
-                && size(class, "__basicsize__")? == size(&base, "__basicsize__")?);
+            return Ok(
+                size(class, "__dictoffset__")? == size(&base, "__dictoffset__")?
+                    && size(class, "__basicsize__")? == size(&base, "__basicsize__")?,
+            );
         }
     }
     Ok(false)
@@ -211,4 +226,3 @@ pub fn has_simple_keys<'a>(mut keys: impl Iterator<Item = &'a Py<PyAny>>) -> boo
         class == &raw mut ffi::PyUnicode_Type || class == &raw mut ffi::PyLong_Type
     })
 }
-

@@ -21,8 +21,8 @@ pub mod source;
 
 use std::sync::Arc;
 
-use pyo3::prelude::*;
 use pyo3::exceptions::PyValueError;
+use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyFrozenSet, PyList, PyTuple};
 use rustc_hash::FxHashMap;
 
@@ -183,14 +183,18 @@ impl Graph {
 /// Addresses of the objects that an object consists of, as far as the shadow knows.
 pub(super) fn for_each_part(py: Python<'_>, node: &Node, mut take: impl FnMut(usize)) {
     if let Recorded::Composite(_, parts) = &node.recorded {
-        parts.children().for_each(|part| take(part.as_ptr() as usize));
+        parts
+            .children()
+            .for_each(|part| take(part.as_ptr() as usize));
     }
     for part in node.recorded.children() {
         take(part.as_ptr() as usize);
     }
     let Some(obj) = &node.obj else { return };
     if let Ok(tuple) = obj.bind(py).cast_exact::<PyTuple>() {
-        tuple.iter_borrowed().for_each(|part| take(part.as_ptr() as usize));
+        tuple
+            .iter_borrowed()
+            .for_each(|part| take(part.as_ptr() as usize));
     } else if let Ok(set) = obj.bind(py).cast_exact::<PyFrozenSet>() {
         set.iter().for_each(|part| take(part.as_ptr() as usize));
     }

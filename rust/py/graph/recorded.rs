@@ -100,7 +100,11 @@ impl Recorded {
                 })?;
                 return Ok(record.map(Recorded::Random));
             }
-            Kind::Array => return Ok(ArrayRecord::capture(obj)?.map(Box::new).map(Recorded::Array)),
+            Kind::Array => {
+                return Ok(ArrayRecord::capture(obj)?
+                    .map(Box::new)
+                    .map(Recorded::Array))
+            }
             Kind::NumpyRandom => Recorded::NumpyRandom(pickled_state(obj)?),
             Kind::Deletable => Recorded::Deletable,
             // The last two go through the graph, which knows their classes.
@@ -131,10 +135,7 @@ impl Recorded {
     pub fn is_compared(&self) -> bool {
         !matches!(
             self,
-            Recorded::Leaf
-                | Recorded::NumpyRandom(_)
-                | Recorded::Deletable
-                | Recorded::Opaque(_)
+            Recorded::Leaf | Recorded::NumpyRandom(_) | Recorded::Deletable | Recorded::Opaque(_)
         )
     }
 
@@ -302,7 +303,11 @@ fn set_pairs<'a>(
     let keys_are_right = has_simple_keys(pairs.clone().map(|(key, _)| key))
         && dict_is(dict, pairs.clone().count(), {
             let mut expected = pairs.clone();
-            move |_, key, _| expected.next().is_some_and(|(name, _)| name.as_ptr() == key)
+            move |_, key, _| {
+                expected
+                    .next()
+                    .is_some_and(|(name, _)| name.as_ptr() == key)
+            }
         });
     if !keys_are_right {
         dict.clear();

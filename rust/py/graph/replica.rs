@@ -319,9 +319,7 @@ impl Contents {
             };
             let obj = obj.bind(py);
             let is_unchanged = match &self.graph.nodes[*number as usize].recorded {
-                Recorded::Deletable => {
-                    !obj.call_method0(intern!(py, "is_deleted"))?.is_truthy()?
-                }
+                Recorded::Deletable => !obj.call_method0(intern!(py, "is_deleted"))?.is_truthy()?,
                 Recorded::Opaque(before) => match &mut self.encoder {
                     Some(encoder) => encoder.fingerprint(py, obj)? == *before,
                     None => false,

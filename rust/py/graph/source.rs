@@ -269,7 +269,14 @@ impl Source {
             let recorded = &graph.nodes[number as usize].recorded;
             if let (Recorded::Random(old), Recorded::Random(new)) = (&former, recorded) {
                 randoms.put_varint(u64::from(number - last));
-                put_change(&mut randoms, &old.words, &new.words, new.position);
+                let old_gauss = old.position.gauss_next;
+                put_change(
+                    &mut randoms,
+                    &old.words,
+                    old_gauss,
+                    &new.words,
+                    new.position,
+                );
                 last = number;
                 n_randoms += 1;
                 continue;
@@ -281,8 +288,11 @@ impl Source {
             // Objects that still have their numbers are held by their nodes, so this drops at
             // most numbers and the like.
             drop(former);
-            self.candidates
-                .extend(removed.iter().filter_map(|address| encoder.number_at(*address)));
+            self.candidates.extend(
+                removed
+                    .iter()
+                    .filter_map(|address| encoder.number_at(*address)),
+            );
             encoder.shadow_mut().add_pending(number, pieces);
         }
         if n_randoms > 0 {
@@ -304,7 +314,11 @@ impl Source {
         let mut freed = Vec::new();
         while let Some(number) = self.candidates.pop() {
             let node = &encoder.shadow().graph.nodes[number as usize];
-            if node.obj.as_ref().is_none_or(|obj| reference_count(obj.bind(py)) > 1) {
+            if node
+                .obj
+                .as_ref()
+                .is_none_or(|obj| reference_count(obj.bind(py)) > 1)
+            {
                 continue;
             }
             let mut parts = Vec::new();
@@ -322,7 +336,11 @@ impl Source {
         for number in &created {
             let node = &encoder.shadow().graph.nodes[*number as usize];
             // Only the reducers' results, which are no part of the graph.
-            if node.obj.as_ref().is_some_and(|obj| reference_count(obj.bind(py)) == 1) {
+            if node
+                .obj
+                .as_ref()
+                .is_some_and(|obj| reference_count(obj.bind(py)) == 1)
+            {
                 self.candidates.push(*number);
             }
         }
@@ -377,8 +395,7 @@ fn clone_lists(
         let Some(Recorded::List(new_items)) = Recorded::capture(Kind::List, new)? else {
             continue;
         };
-        let Recorded::List(old_items) = &encoder.shadow().graph.nodes[old as usize].recorded
-        else {
+        let Recorded::List(old_items) = &encoder.shadow().graph.nodes[old as usize].recorded else {
             continue;
         };
         let common = old_items.iter().zip(&new_items);
