@@ -24,7 +24,7 @@ pub struct Position {
 
 /// Where the words of one packed state come from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Source {
+pub enum Origin {
     /// The snapshot's words after so many twists.
     Twists(u8),
     /// Written out at this offset of the packed bytes.
@@ -114,7 +114,7 @@ pub fn twisted(base: &[u8; STATE_LEN], twists: u8) -> [u8; STATE_LEN] {
 }
 
 /// Parses packed states; `None` stands for an absent one.
-pub fn parse(packed: &[u8]) -> Result<Vec<Option<(Source, Position)>>> {
+pub fn parse(packed: &[u8]) -> Result<Vec<Option<(Origin, Position)>>> {
     let mut reader = Reader::new(packed);
     let mut states = Vec::new();
     while reader.remaining() > 0 {
@@ -127,9 +127,9 @@ pub fn parse(packed: &[u8]) -> Result<Vec<Option<(Source, Position)>>> {
             FULL => {
                 let start = reader.position();
                 reader.bytes(STATE_LEN as u64)?;
-                Source::Packed(start)
+                Origin::Packed(start)
             }
-            twists if twists <= MAX_TWISTS => Source::Twists(twists),
+            twists if twists <= MAX_TWISTS => Origin::Twists(twists),
             _ => {
                 return Err(DecodeError::Malformed {
                     what: "an unknown kind of generator state",
@@ -233,8 +233,8 @@ mod tests {
 
     fn unpack(base: &[u8; STATE_LEN], packed: &[u8]) -> Vec<Option<State>> {
         let words = |source| match source {
-            Source::Twists(twists) => twisted(base, twists),
-            Source::Packed(at) => packed[at..at + STATE_LEN].try_into().unwrap(),
+            Origin::Twists(twists) => twisted(base, twists),
+            Origin::Packed(at) => packed[at..at + STATE_LEN].try_into().unwrap(),
         };
         parse(packed)
             .unwrap()

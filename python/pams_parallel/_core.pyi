@@ -85,6 +85,9 @@ class Encoder:
     @property
     def size(self) -> int:
         """Bytes of the snapshot so far, header included."""
+    @property
+    def object_count(self) -> int:
+        """How many objects of the snapshot have a number so far: all but simple values."""
     def numbers_of(self, objs: Iterable[object], /) -> bytes:
         """Numbers of ``objs`` in the snapshot, as little-endian ``uint32``.
 
@@ -126,6 +129,141 @@ class Decoder:
         """As :meth:`Encoder.random_offsets`, for the decoded objects."""
     def close(self) -> None:
         """Drop the references to the decoded objects."""
+
+@final
+class Source:
+    """Gives frames of an object graph: first a *keyframe*, then *deltas* with what has changed.
+
+    A frame is for a :class:`Replica`, which follows the frames of one source. A frame contains
+    everything that can be reached from its roots: what :class:`Encoder` would copy. The source
+    compares the graph with what it has recorded of it at the latest frame, and changes nothing
+    in it. It holds strong references to all of it until :meth:`close`, and takes no part in
+    garbage collection, so it must not be reachable from the graph.
+
+    Args:
+        externals: objects of which the replica has counterparts of its own.
+        reducers: reducer by exact type, in addition to :mod:`copyreg`; they win over it.
+    """
+
+    def __new__(
+        cls,
+        externals: Iterable[object] | None = None,
+        reducers: Mapping[type, Callable[[Any], Any]] | None = None,
+    ) -> Source: ...
+    def frame(
+        self,
+        roots: tuple[object, ...],
+        *,
+        names: tuple[str, ...] | None = None,
+        keyframe: bool = False,
+    ) -> bytes:
+        """The next frame.
+
+        Args:
+            roots: any objects; they may be others than those of the frame before.
+            names: what error messages call them.
+            keyframe: whether the frame has to be a keyframe. It is one anyway if something has
+                changed that a delta cannot express, see :attr:`is_keyframe`.
+
+        Raises:
+            ValueError: the source is closed.
+            Exception: what pickle raises for an object that it cannot copy, with the path from
+                the root to the culprit added to the message. The next frame is a keyframe then.
+        """
+    @property
+    def is_keyframe(self) -> bool:
+        """Whether the latest frame is a keyframe."""
+    @property
+    def is_trackable(self) -> bool:
+        """Whether the next frame can be a delta.
+
+        It cannot if there is an instance of a Python class with hooks of its own for pickle, e.g.
+        ``__setstate__``: there may be more to such an object than pickle gets to see.
+        """
+    @property
+    def sequence(self) -> int:
+        """Sequence number of the latest frame; the first one has 0."""
+    def numbers_of(self, objs: Iterable[object], /) -> bytes:
+        """Numbers of ``objs`` in the latest frame, as little-endian ``uint32``.
+
+        ``0xFFFFFFFF`` stands for an object that is not in it.
+        """
+    def objects(self, numbers: Buffer, /) -> list[Any]:
+        """The objects with these numbers (little-endian ``uint32``).
+
+        Raises:
+            ValueError: a number that no object of the latest frame has.
+        """
+    def random_states(self, packed: Buffer, agents: Buffer, /) -> RandomStates:
+        """Unpack what :meth:`Replica.random_state_packer` of the latest frame has packed.
+
+        Args:
+            packed: the packed states.
+            agents: numbers of the agents, as given to that method.
+
+        Raises:
+            SnapshotDecodeError: ``packed`` is damaged or does not fit.
+        """
+    def close(self) -> None:
+        """Drop every reference to the graph; there are no more frames."""
+
+@final
+class Replica:
+    """A copy of an object graph that follows the frames of a :class:`Source`.
+
+    Args:
+        externals: counterparts of the source's externals.
+        reducers: reducer by exact type, used to compare objects that have no native form.
+    """
+
+    def __new__(
+        cls,
+        externals: Iterable[object] | None = None,
+        reducers: Mapping[type, Callable[[Any], Any]] | None = None,
+    ) -> Replica: ...
+    def apply(self, frame: Buffer, /) -> None:
+        """Update the copy. Objects that the frame does not replace keep their identity.
+
+        Whatever was done to the copy since the frame before has to be rolled back first. After
+        any error :attr:`sequence` is ``None``.
+
+        Raises:
+            SnapshotDecodeError: damaged data, or a delta that does not follow the latest frame
+                of this replica.
+            Exception: whatever the reconstruction of an object raises.
+        """
+    def roll_back(self) -> bool:
+        """Undo everything that has been done to the copy since the latest frame.
+
+        Contents are put back in place, so that all objects keep their identity.
+
+        Returns:
+            Whether that was possible. Otherwise :attr:`sequence` is ``None``: the latest keyframe
+            and the deltas after it have to be applied again.
+        """
+    @property
+    def sequence(self) -> int | None:
+        """Sequence number of the latest frame, ``None`` if a keyframe is needed."""
+    @property
+    def roots(self) -> list[Any]:
+        """The roots of the latest frame."""
+    def numbers_of(self, objs: Iterable[object], /) -> bytes:
+        """As :meth:`Source.numbers_of`; counterparts have the same numbers."""
+    def objects(self, numbers: Buffer, /) -> list[Any]:
+        """As :meth:`Source.objects`."""
+    def random_state_packer(self, agents: Buffer, /) -> RandomStatePacker:
+        """A packer of generators' states relative to those at the latest frame.
+
+        Args:
+            agents: numbers of the agents (little-endian ``uint32``) whose attribute ``prng`` is
+                packed, in this order.
+        """
+    def owns_any(self, objs: Iterable[object], /) -> bool:
+        """Whether any of ``objs`` is part of the copy, immutable objects apart."""
+    def owns_all(self, objs: Iterable[object], /) -> bool:
+        """Whether all of ``objs`` are part of the copy and none is immutable."""
+    def close(self) -> None:
+        """Drop the copy; a keyframe is needed afterwards."""
 
 def loads(data: Buffer, /) -> Any:
     """Decode a snapshot of one root and return the root.
@@ -187,6 +325,12 @@ class RandomStates:
         Returns:
             Whether it was set: ``False`` for another type, one with a ``setstate`` of its own,
             or a state marked as absent.
+        """
+    def apply_range(self, prngs: list[Any], start: int, stop: int, /) -> int:
+        """Set the states ``start`` to ``stop`` of ``prngs``.
+
+        Returns:
+            How many were set before the first for which :meth:`apply` returns ``False``.
         """
     def close(self) -> None:
         """Release ``frame``."""

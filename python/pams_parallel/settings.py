@@ -99,9 +99,19 @@ def parse_start_method(value: Any) -> str:
     return str(value)
 
 
+SNAPSHOT_MODES = ("delta", "full")
+
+
+def _parse_snapshot_mode(value: Any) -> str:
+    if value not in SNAPSHOT_MODES:
+        raise ValueError(f"must be one of {list(SNAPSHOT_MODES)}, but {value!r} is given")
+    return str(value)
+
+
 PROCESS_RUNNER_KEYS: tuple[Key, ...] = (
     Key("numParallel", "num_parallel", _parse_positive_int),
     Key("startMethod", "start_method", parse_start_method),
+    Key("snapshotMode", "snapshot_mode", _parse_snapshot_mode),
 )
 
 JAX_RUNNER_KEYS: tuple[Key, ...] = (

@@ -51,7 +51,7 @@ def simulation_objects(simulator: Any) -> list[Any]:
     sessions = _sequence(simulator, "sessions")
     hooks = _sequence(simulator, "event_hooks")
     events = [*_sequence(simulator, "events"), *_present(hooks, "event")]
-    books = [book for market in markets for book in _order_books(market)]
+    books = [book for market in markets for book in order_books(market)]
     orders = [order for book in books for order in _sequence(book, "priority_queue")]
     singles = [
         *_present([simulator], "logger", "fundamentals"),
@@ -121,7 +121,15 @@ def _prngs_of_agents(agents: list[Any]) -> list[Any]:
         return _present(agents, "prng")
 
 
-def _order_books(market: Any) -> list[Any]:
+def order_books(market: Any) -> list[Any]:
+    """Collect the order books of a market.
+
+    Args:
+        market: market.
+
+    Returns:
+        Both order books, and all others that the market has as attributes.
+    """
     books = _present([market], "buy_order_book", "sell_order_book")
     books.extend(value for value in _attribute_values(market) if isinstance(value, OrderBook))
     return books

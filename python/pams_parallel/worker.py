@@ -21,20 +21,14 @@ from multiprocessing.reduction import ForkingPickler
 from operator import is_, not_
 from typing import Any, NamedTuple
 
-from pams.order import LIMIT_ORDER, MARKET_ORDER
-
 from ._core import RandomStatePacker, changed_attributes
 from .failures import Failure, FailureKind, record_failure
+from .replicas import RollBack, kept_replica
+from .results import CONSTANTS, Answer, Encoded, ResultsOfReplica, encode_answers
 from .simulation_objects import select_numbered, simulation_objects
-from .snapshot import Decoder, Encoder, ForeignReferenceError, library_reducers
+from .snapshot import Decoder
 from .synced import UNLISTABLE, take_values
-from .transport import Frame
-
-# Objects that are the process's own on either side instead of being copied.
-CONSTANTS = (LIMIT_ORDER, MARKET_ORDER)
-
-# Immutable, so never simulation objects, even if an agent puts one where such an object belongs.
-_ATOMIC_TYPES = frozenset({type(None), bool, int, float, complex, str, bytes, tuple, frozenset})
+from .transport import Chain, Frame
 
 _NO_NAMES: tuple[str, ...] = ()
 
@@ -184,7 +178,7 @@ class Task:
     """One chunk of a batch. Picklable.
 
     Args:
-        frame: snapshot of the simulation.
+        frame: snapshot of the simulation, or the frames that lead to it.
         agents: numbers of the agents in the snapshot, little-endian ``uint32``.
         names: names in ``synced_attributes`` by position in the chunk.
         initialization: what has to be done on the worker first, if anything; see
@@ -192,11 +186,19 @@ class Task:
         owns_process: whether the worker is a process that runs nothing but this task.
     """
 
-    __slots__ = ("agents", "frame", "initialization", "names", "owns_process", "replica")
+    __slots__ = (
+        "agents",
+        "frame",
+        "initialization",
+        "names",
+        "owns_process",
+        "replica",
+        "rollback",
+    )
 
     def __init__(
         self,
-        frame: Frame,
+        frame: Frame | Chain,
         agents: bytes,
         names: Mapping[int, tuple[str, ...]],
         initialization: bytes | Initialization | None,
@@ -207,7 +209,9 @@ class Task:
         self.names = names
         self.initialization = initialization
         self.owns_process = owns_process
+        # What the worker wants to be dropped together with the task.
         self.replica: _Replica | None = None
+        self.rollback: RollBack | None = None
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Task, (
@@ -228,6 +232,8 @@ class Result(NamedTuple):
         data: snapshot whose roots are tuples of the orders, the state of the generator (a tuple
             of one item) or ``None`` if ``states`` has it, the names of the listed attributes
             that exist, and their values. Empty if no agent has a root.
+        references: numbers of the simulation objects that ``data`` refers to, if they are not
+            those that came with the frame.
         lost: pairs of a position in the chunk and the sorted names of attributes whose changes
             are lost, each name once per class.
         failure: what went wrong; then everything else but the warnings is empty.
@@ -237,6 +243,7 @@ class Result(NamedTuple):
     states: bytes = b""
     positions: tuple[int, ...] = ()
     data: bytes = b""
+    references: bytes = b""
     lost: tuple[tuple[int, tuple[str, ...]], ...] = ()
     failure: Failure | None = None
     warnings: tuple[str, ...] = ()
@@ -300,6 +307,8 @@ def run_chunk(task: Task) -> Result:
 
 
 def _run(task: Task) -> Result:
+    if isinstance(task.frame, Chain):
+        return _run_on_replica(task, task.frame)
     if task.owns_process:
         task.replica = _Replica()
     with task.frame.open() as data:
@@ -308,16 +317,41 @@ def _run(task: Task) -> Result:
         offsets = decoder.random_offsets([getattr(agent, "prng", None) for agent in agents])
         if task.replica is not None:
             task.replica.decoded(decoder)
+        (simulator, _, markets), numbers = decoder.roots
+
+        def encode(answers: list[Answer]) -> Encoded:
+            sent, is_sent = select_numbered(numbers)
+            known = decoder.objects(sent)
+            foreign = simulation_objects(simulator)
+            if len(foreign) == len(is_sent) and all(map(is_, compress(foreign, is_sent), known)):
+                # The agents have replaced nothing.
+                foreign = list(compress(foreign, map(not_, is_sent)))
+            return encode_answers(answers, known, foreign)
+
         with contextlib.closing(RandomStatePacker(data, offsets)) as packer:
-            return _ask_agents(task, decoder, agents, packer)
+            return _ask_agents(task, agents, markets, packer, encode)
+
+
+def _run_on_replica(task: Task, chain: Chain) -> Result:
+    kept = kept_replica(CONSTANTS)
+    task.rollback = RollBack(kept)
+    replica = kept.catch_up(chain)
+    simulator, markets, *_ = replica.roots
+    agents = replica.objects(task.agents)
+    results = ResultsOfReplica(replica, simulator, has_listed_values=bool(task.names))
+    with contextlib.closing(replica.random_state_packer(task.agents)) as packer:
+        return _ask_agents(task, agents, markets, packer, results.encode)
 
 
 def _ask_agents(
-    task: Task, decoder: Decoder, agents: list[Any], packer: RandomStatePacker
+    task: Task,
+    agents: list[Any],
+    markets: Any,
+    packer: RandomStatePacker,
+    encode: Callable[[list[Answer]], Encoded],
 ) -> Result:
-    (simulator, _, markets), numbers = decoder.roots
     classes = list(map(type, agents))
-    answers: list[_Answer] = []
+    answers: list[Answer] = []
     lost: dict[int, list[str]] = {}
     lost_by_class: set[tuple[type, str]] = set()
     for position, agent in enumerate(agents):
@@ -329,7 +363,7 @@ def _ask_agents(
             prng = getattr(agent, "prng", None)
             state = None if packer.add(prng) else _state_of(prng)
             if names or state is not None or type(orders) is not list or orders:
-                answers.append(_Answer(position, orders, state, *take_values(agent, names)))
+                answers.append(Answer(position, orders, state, *take_values(agent, names)))
         except BaseException as error:
             return Result(failure=record_failure(FailureKind.TASK, error, position))
         for name in changed:
@@ -339,52 +373,16 @@ def _ask_agents(
                     lost_by_class.add(key)
                     lost.setdefault(position, []).append(str.__str__(name))
 
-    encoded = _encode(answers, decoder, numbers, simulator) if answers else b""
-    if isinstance(encoded, Failure):
-        return Result(failure=encoded)
+    encoded = encode(answers) if answers else Encoded()
+    if encoded.failure is not None:
+        return Result(failure=encoded.failure)
     return Result(
         states=packer.finish(),
         positions=tuple(answer.position for answer in answers),
-        data=encoded,
+        data=encoded.data,
+        references=encoded.references,
         lost=tuple((position, tuple(sorted(names))) for position, names in lost.items()),
     )
-
-
-class _Answer(NamedTuple):
-    """What one agent sends back."""
-
-    position: int
-    orders: Any
-    state: tuple[Any] | None
-    present: tuple[str, ...]
-    values: list[Any]
-
-
-def _encode(
-    answers: list[_Answer], decoder: Decoder, numbers: bytes, simulator: Any
-) -> bytes | Failure:
-    """Encode what the agents send back, all in one snapshot to keep references among it."""
-    sent, is_sent = select_numbered(numbers)
-    known = decoder.objects(sent)
-    foreign = simulation_objects(simulator)
-    if len(foreign) == len(is_sent) and all(map(is_, compress(foreign, is_sent), known)):
-        # The agents have replaced nothing.
-        foreign = list(compress(foreign, map(not_, is_sent)))
-    foreign = [obj for obj in foreign if type(obj) not in _ATOMIC_TYPES]
-    encoder = Encoder((*CONSTANTS, *known), foreign, library_reducers())
-    for answer in answers:
-        try:
-            encoder.add(
-                (answer.orders, answer.state, answer.present, *answer.values),
-                ("orders", "prng_state", "synced_attributes", *answer.present),
-            )
-        except ForeignReferenceError as error:
-            return record_failure(FailureKind.FOREIGN_OBJECT, error, answer.position)
-        except Exception as error:
-            return record_failure(FailureKind.RESULTS, error, answer.position)
-    data = encoder.finish()
-    assert data is not None  # only an encoder with a sink returns None
-    return data
 
 
 def _state_of(prng: Any) -> tuple[Any] | None:

@@ -2,75 +2,73 @@
 
 use pyo3::exceptions::{PyIndexError, PyValueError};
 use pyo3::prelude::*;
-use pyo3::types::{PyBytes, PyTuple};
+use pyo3::types::{PyBytes, PyList, PyTuple};
 
 use super::buffer::Buffer;
+use super::graph::replica::Replica;
+use super::graph::source::Source;
 use super::numbers::{words, NO_OFFSET};
 use super::runtime::Runtime;
 use crate::error::DecodeError;
 use crate::mersenne::{self, STATE_LEN};
-use crate::random_states::{self, Position, Source};
+use crate::random_states::{self, Origin, Position};
 
-/// Packs the states of pseudo random number generators relative to a snapshot.
-#[pyclass(module = "pams_parallel._core")]
-pub struct RandomStatePacker {
-    frame: Option<Buffer>,
-    offsets: std::vec::IntoIter<[u8; 8]>,
-    packed: Vec<u8>,
+/// The words that states are packed relative to, one for each state.
+enum Bases {
+    Closed,
+    /// In a snapshot, at these offsets.
+    Frame(Buffer, Vec<u64>),
+    /// Recorded by a source under these numbers.
+    Source(Py<Source>, Vec<Option<u32>>),
+    /// Recorded by a replica under these numbers.
+    Replica(Py<Replica>, Vec<Option<u32>>),
 }
 
-#[pymethods]
-impl RandomStatePacker {
-    #[new]
-    #[pyo3(signature = (frame, offsets))]
-    fn new(frame: &Bound<'_, PyAny>, offsets: &Bound<'_, PyAny>) -> PyResult<Self> {
-        Ok(RandomStatePacker {
-            frame: Some(Buffer::get(frame)?),
-            offsets: words::<8>(offsets)?.into_iter(),
-            packed: Vec::new(),
-        })
+type WordBytes = [u8; STATE_LEN];
+
+impl Bases {
+    fn in_frame(frame: &Bound<'_, PyAny>, offsets: &Bound<'_, PyAny>) -> PyResult<Self> {
+        let offsets = words::<8>(offsets)?;
+        let offsets = offsets.into_iter().map(u64::from_le_bytes).collect();
+        Ok(Bases::Frame(Buffer::get(frame)?, offsets))
     }
 
-    /// Pack the state of the next generator, in the order of the offsets.
-    #[pyo3(signature = (prng, /))]
-    fn add(&mut self, prng: &Bound<'_, PyAny>) -> PyResult<bool> {
-        let offset = self
-            .offsets
-            .next()
-            .ok_or_else(|| PyValueError::new_err("more generators than offsets"))?;
-        let Some(frame) = &self.frame else {
-            return Err(PyValueError::new_err("the packer is closed"));
-        };
-        let packed = &mut self.packed;
-        let layout = Runtime::get(prng.py())?.random.as_ref();
-        // SAFETY: no Python code runs between here and the use of the words in `put_state`,
-        // apart from looking up `gauss_next`, which is a plain dict access.
-        let base = base_words(unsafe { frame.bytes() }, u64::from_le_bytes(offset))?;
-        let added = match layout.filter(|layout| layout.is_exact(prng)) {
-            Some(layout) => layout.read(prng, |position, words| {
-                random_states::put_state(packed, base, words, position);
-            })?,
-            None => None,
-        };
-        if added.is_none() {
-            random_states::put_absent(packed);
+    fn len(&self) -> usize {
+        match self {
+            Bases::Closed => 0,
+            Bases::Frame(_, offsets) => offsets.len(),
+            Bases::Source(_, numbers) | Bases::Replica(_, numbers) => numbers.len(),
         }
-        Ok(added.is_some())
     }
 
-    /// Release the frame; nothing can be added afterwards.
-    fn close(&mut self) {
-        self.frame = None;
-    }
-
-    /// The packed states of the generators added so far.
-    fn finish<'py>(&self, py: Python<'py>) -> Bound<'py, PyBytes> {
-        PyBytes::new(py, &self.packed)
+    /// Calls `use_words` with the words of a generator, if it has any. That must not run Python
+    /// code, apart from plain dict accesses.
+    fn with<T>(
+        &self,
+        py: Python<'_>,
+        index: usize,
+        use_words: impl FnOnce(Option<&WordBytes>) -> PyResult<T>,
+    ) -> PyResult<T> {
+        match self {
+            Bases::Closed => Err(PyValueError::new_err("the generator states are closed")),
+            Bases::Frame(frame, offsets) => {
+                // SAFETY: no Python code runs while the words are used.
+                use_words(words_at(unsafe { frame.bytes() }, offsets[index])?)
+            }
+            Bases::Source(source, numbers) => {
+                let source = source.try_borrow(py)?;
+                use_words(numbers[index].and_then(|number| source.recorded_words(number)))
+            }
+            Bases::Replica(replica, numbers) => {
+                let replica = replica.try_borrow(py)?;
+                use_words(numbers[index].and_then(|number| replica.recorded_words(number)))
+            }
+        }
     }
 }
 
 /// The words at an offset of a frame, `None` if the offset stands for none.
-fn base_words(frame: &[u8], offset: u64) -> PyResult<Option<&[u8; STATE_LEN]>> {
+fn words_at(frame: &[u8], offset: u64) -> PyResult<Option<&WordBytes>> {
     if offset == NO_OFFSET {
         return Ok(None);
     }
@@ -81,13 +79,119 @@ fn base_words(frame: &[u8], offset: u64) -> PyResult<Option<&[u8; STATE_LEN]>> {
         .ok_or_else(|| PyValueError::new_err(format!("offset {offset} is outside of the frame")))
 }
 
+/// Packs the states of pseudo random number generators relative to a snapshot.
+#[pyclass(module = "pams_parallel._core")]
+pub struct RandomStatePacker {
+    bases: Bases,
+    next: usize,
+    packed: Vec<u8>,
+}
+
+impl RandomStatePacker {
+    /// Relative to what a replica has recorded under these numbers.
+    pub fn for_replica(replica: Py<Replica>, numbers: Vec<Option<u32>>) -> Self {
+        RandomStatePacker {
+            bases: Bases::Replica(replica, numbers),
+            next: 0,
+            packed: Vec::new(),
+        }
+    }
+}
+
+#[pymethods]
+impl RandomStatePacker {
+    #[new]
+    #[pyo3(signature = (frame, offsets))]
+    fn new(frame: &Bound<'_, PyAny>, offsets: &Bound<'_, PyAny>) -> PyResult<Self> {
+        Ok(RandomStatePacker {
+            bases: Bases::in_frame(frame, offsets)?,
+            next: 0,
+            packed: Vec::new(),
+        })
+    }
+
+    /// Pack the state of the next generator, in the order of the offsets.
+    #[pyo3(signature = (prng, /))]
+    fn add(&mut self, prng: &Bound<'_, PyAny>) -> PyResult<bool> {
+        let py = prng.py();
+        if let Bases::Closed = self.bases {
+            return Err(PyValueError::new_err("the packer is closed"));
+        }
+        if self.next >= self.bases.len() {
+            return Err(PyValueError::new_err("more generators than offsets"));
+        }
+        let packed = &mut self.packed;
+        let layout = Runtime::get(py)?.random.as_ref();
+        let added = self.bases.with(py, self.next, |base| {
+            match layout.filter(|layout| layout.is_exact(prng)) {
+                Some(layout) => layout.read(prng, |position, words| {
+                    random_states::put_state(packed, base, words, position);
+                }),
+                None => Ok(None),
+            }
+        })?;
+        self.next += 1;
+        if added.is_none() {
+            random_states::put_absent(packed);
+        }
+        Ok(added.is_some())
+    }
+
+    /// Release the frame; nothing can be added afterwards.
+    fn close(&mut self) {
+        self.bases = Bases::Closed;
+    }
+
+    /// The packed states of the generators added so far.
+    fn finish<'py>(&self, py: Python<'py>) -> Bound<'py, PyBytes> {
+        PyBytes::new(py, &self.packed)
+    }
+}
+
 /// Unpacks what RandomStatePacker made.
 #[pyclass(module = "pams_parallel._core")]
 pub struct RandomStates {
-    states: Vec<Option<(Source, Position)>>,
-    offsets: Vec<u64>,
+    states: Vec<Option<(Origin, Position)>>,
     packed: Vec<u8>,
-    frame: Option<Buffer>,
+    bases: Bases,
+}
+
+impl RandomStates {
+    /// Relative to what a source has recorded under these numbers.
+    pub fn for_source(
+        packed: &Bound<'_, PyAny>,
+        source: Py<Source>,
+        numbers: Vec<Option<u32>>,
+    ) -> PyResult<Self> {
+        Self::relative_to(packed, Bases::Source(source, numbers))
+    }
+
+    fn relative_to(packed: &Bound<'_, PyAny>, bases: Bases) -> PyResult<Self> {
+        let py = packed.py();
+        let packed = Buffer::get(packed)?;
+        // SAFETY: copied before any Python code runs.
+        let packed = unsafe { packed.bytes() }.to_vec();
+        let states = random_states::parse(&packed)?;
+        if bases.len() != states.len() {
+            return Err(DecodeError::Malformed {
+                what: "another count of generator states than of generators",
+                at: packed.len(),
+            }
+            .into());
+        }
+        let result = RandomStates {
+            states,
+            packed,
+            bases,
+        };
+        // Checked now, so that no state fails after another was applied.
+        for (index, state) in result.states.iter().enumerate() {
+            if let Some((Origin::Twists(_), _)) = state {
+                result.with_base(py, index, |_| Ok(()))?;
+            }
+        }
+        Ok(result)
+    }
 }
 
 #[pymethods]
@@ -99,35 +203,7 @@ impl RandomStates {
         frame: &Bound<'_, PyAny>,
         offsets: &Bound<'_, PyAny>,
     ) -> PyResult<Self> {
-        let packed = Buffer::get(packed)?;
-        // SAFETY: copied before any Python code runs.
-        let packed = unsafe { packed.bytes() }.to_vec();
-        let states = random_states::parse(&packed)?;
-        let frame = Buffer::get(frame)?;
-        let offsets: Vec<u64> = words::<8>(offsets)?
-            .into_iter()
-            .map(u64::from_le_bytes)
-            .collect();
-        if offsets.len() != states.len() {
-            return Err(DecodeError::Malformed {
-                what: "another count of generator states than of generators",
-                at: packed.len(),
-            }
-            .into());
-        }
-        let result = RandomStates {
-            states,
-            offsets,
-            packed,
-            frame: Some(frame),
-        };
-        // Checked now, so that no state fails after another was applied.
-        for (index, state) in result.states.iter().enumerate() {
-            if let Some((Source::Twists(_), _)) = state {
-                result.base(index)?;
-            }
-        }
-        Ok(result)
+        Self::relative_to(packed, Bases::in_frame(frame, offsets)?)
     }
 
     fn __len__(&self) -> usize {
@@ -141,7 +217,7 @@ impl RandomStates {
         py: Python<'py>,
         index: usize,
     ) -> PyResult<Option<Bound<'py, PyTuple>>> {
-        let state = self.with_state(index, |words, position| {
+        let state = self.with_state(py, index, |words, position| {
             Ok((mersenne::from_bytes(words), position))
         })?;
         let Some((words, position)) = state else {
@@ -165,59 +241,81 @@ impl RandomStates {
         if !layout.has_class_setstate(prng)? {
             return Ok(false);
         }
-        if let Some(Some((Source::Twists(0), position))) = self.states.get(index) {
-            if layout.seems_to_have(prng, self.base(index)?) {
+        if let Some(Some((Origin::Twists(0), position))) = self.states.get(index) {
+            if self.with_base(py, index, |base| Ok(layout.seems_to_have(prng, base)))? {
                 layout.write_position(prng, *position)?;
                 return Ok(true);
             }
         }
-        let applied =
-            self.with_state(index, |words, position| layout.write(prng, position, words))?;
+        let applied = self.with_state(py, index, |words, position| {
+            layout.write(prng, position, words)
+        })?;
         Ok(applied.is_some())
+    }
+
+    /// Apply states to consecutive generators; returns how many until the first that was not set.
+    #[pyo3(signature = (prngs, start, stop, /))]
+    fn apply_range(
+        &self,
+        prngs: &Bound<'_, PyList>,
+        start: usize,
+        stop: usize,
+    ) -> PyResult<usize> {
+        for index in start..stop {
+            if !self.apply(prngs.py(), index, &prngs.get_item(index)?)? {
+                return Ok(index - start);
+            }
+        }
+        Ok(stop.saturating_sub(start))
     }
 
     /// Release the frame.
     fn close(&mut self) {
-        self.frame = None;
+        self.bases = Bases::Closed;
     }
 }
 
 impl RandomStates {
-    /// The snapshot's words of a generator.
-    fn base(&self, index: usize) -> PyResult<&[u8; STATE_LEN]> {
-        let Some(frame) = &self.frame else {
-            return Err(PyValueError::new_err("the generator states are closed"));
-        };
-        // SAFETY: the words are copied before any Python code runs.
-        let base = base_words(unsafe { frame.bytes() }, self.offsets[index])?;
-        Ok(base.ok_or(DecodeError::Malformed {
-            what: "twists of words that are not in the snapshot",
-            at: 0,
-        })?)
+    /// Calls `use_words` with the words in the snapshot.
+    fn with_base<T>(
+        &self,
+        py: Python<'_>,
+        index: usize,
+        use_words: impl FnOnce(&WordBytes) -> PyResult<T>,
+    ) -> PyResult<T> {
+        self.bases.with(py, index, |base| {
+            use_words(base.ok_or(DecodeError::Malformed {
+                what: "twists of words that are not in the snapshot",
+                at: 0,
+            })?)
+        })
     }
 
     /// Calls `use_state` with words and position of a state; `None` if it is absent.
     fn with_state<T>(
         &self,
+        py: Python<'_>,
         index: usize,
-        use_state: impl FnOnce(&[u8; STATE_LEN], Position) -> PyResult<T>,
+        use_state: impl FnOnce(&WordBytes, Position) -> PyResult<T>,
     ) -> PyResult<Option<T>> {
         let state = self
             .states
             .get(index)
             .ok_or_else(|| PyIndexError::new_err(format!("no generator state {index}")))?;
-        let Some((source, position)) = *state else {
+        let Some((origin, position)) = *state else {
             return Ok(None);
         };
-        match source {
-            Source::Packed(start) => {
+        match origin {
+            Origin::Packed(start) => {
                 let full = self.packed[start..].first_chunk::<STATE_LEN>();
                 let full = full.ok_or(DecodeError::Checksum)?;
                 use_state(full, position).map(Some)
             }
-            Source::Twists(twists) => {
-                let base = self.base(index)?;
-                use_state(&random_states::twisted(base, twists), position).map(Some)
+            Origin::Twists(twists) => {
+                let words = self.with_base(py, index, |base| {
+                    Ok(random_states::twisted(base, twists))
+                })?;
+                use_state(&words, position).map(Some)
             }
         }
     }

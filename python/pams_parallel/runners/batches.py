@@ -8,34 +8,22 @@ from typing import Any
 
 from pams.agents import Agent
 
-from .._core import RandomStates
 from ..failures import Failure
-from ..snapshot import Decoder
 from ..synced import listed_names
-from ..transport import Frame
 from ..worker import Result
-
-# Sizes of a number and of an offset in the byte strings that the core takes and gives.
-_NUMBER_SIZE = 4
-_OFFSET_SIZE = 8
+from .snapshots import Snapshot
 
 
 class Batch:
-    """Agents that are asked together, and the snapshot that their tasks decode.
+    """Agents that are asked together, and the snapshot that their tasks see.
 
     Attributes:
         agents: agents in the order in which they are asked.
         names: names in ``synced_attributes`` by position.
-        frame: the snapshot.
-        externals: objects on the main process that results can refer to.
-        agent_numbers: numbers of the agents in the snapshot.
-        prng_offsets: offsets of their generators in the snapshot.
+        snapshot: the snapshot.
     """
 
-    frame: Frame
-    externals: tuple[Any, ...]
-    agent_numbers: bytes
-    prng_offsets: bytes
+    snapshot: Snapshot
 
     def __init__(self, agents: list[Agent]) -> None:
         self.agents = agents
@@ -51,10 +39,6 @@ class Batch:
             if position in self.names
         }
 
-    def numbers_at(self, positions: range) -> bytes:
-        """Numbers of the agents at ``positions``."""
-        return self.agent_numbers[positions.start * _NUMBER_SIZE : positions.stop * _NUMBER_SIZE]
-
 
 class Answers:
     """Decoded result of a chunk.
@@ -63,7 +47,6 @@ class Answers:
         batch: batch.
         positions: positions of the chunk's agents in the batch.
         result: what the worker returned.
-        buffer: bytes of the frame.
 
     Attributes:
         agents: agents of the chunk on the main process.
@@ -75,16 +58,12 @@ class Answers:
 
     __slots__ = ("agents", "lost", "names", "roots", "states")
 
-    def __init__(self, batch: Batch, positions: range, result: Result, buffer: Any) -> None:
+    def __init__(self, batch: Batch, positions: range, result: Result) -> None:
         self.agents = batch.agents[positions.start : positions.stop]
         self.names = batch.names_at(positions)
         self.lost = result.lost
-        self.roots: dict[int, Sequence[Any]] = {}
-        if result.positions:
-            roots = Decoder(result.data, batch.externals).roots
-            self.roots = dict(zip(result.positions, roots, strict=True))
-        offsets = batch.prng_offsets[positions.start * _OFFSET_SIZE : positions.stop * _OFFSET_SIZE]
-        self.states = RandomStates(result.states, buffer, offsets)
+        roots, self.states = batch.snapshot.decode(positions, result)
+        self.roots: dict[int, Sequence[Any]] = dict(zip(result.positions, roots, strict=True))
 
     def prng_state(self, position: int) -> Any:
         """State of an agent's generator as ``getstate()`` gives it, ``None`` if it has none."""

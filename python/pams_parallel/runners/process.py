@@ -25,7 +25,6 @@ from concurrent.futures import (
     ThreadPoolExecutor,
 )
 from io import TextIOWrapper
-from itertools import compress
 from multiprocessing.context import BaseContext
 from operator import is_
 from typing import Any
@@ -41,12 +40,8 @@ from pams.simulator import Simulator
 from .._core import chunk_bounds, index_of
 from ..executors import abandon
 from ..settings import PROCESS_RUNNER_KEYS, Key, near_misses, parse_settings, parse_start_method
-from ..simulation_objects import select_numbered, simulation_objects
-from ..snapshot import Encoder, library_reducers
 from ..synced import listed_names, set_values
-from ..transport import INLINE_LIMIT, Transport
 from ..worker import (
-    CONSTANTS,
     Initialization,
     Preparation,
     Result,
@@ -55,6 +50,7 @@ from ..worker import (
     run_chunk,
 )
 from .batches import Answers, Batch, has_ended_normally, wait_for_results, warnings_of_workers
+from .snapshots import DeltaSnapshots, FullSnapshots
 
 # What an agent submits.
 Orders = list[Order | Cancel]
@@ -79,6 +75,8 @@ class MultiProcessAgentParallelRunner(_PamsProcessRunner):
       one, at least one.
     * ``startMethod`` (``str``): start method of the workers, one of
       :func:`multiprocessing.get_all_start_methods`. Default: :attr:`default_start_method`.
+    * ``snapshotMode`` (``"delta"`` or ``"full"``): whether workers keep a replica of the simulation
+      and are sent what has changed (default), or are sent the whole simulation for every batch.
 
     Subclasses can override ``default_start_method``; ``_parallel_pool_provider``, the class of
     the executor; ``_create_executor``, ``_get_executor``, ``_shutdown_executor`` and
@@ -155,7 +153,8 @@ class MultiProcessAgentParallelRunner(_PamsProcessRunner):
         self._check_signature_of_override()
         super().__init__(settings, prng, logger, simulator_class)
         self.start_method: str | None = None
-        self._transport: Transport | None = None
+        self.snapshot_mode = "delta"
+        self._snapshots: FullSnapshots | DeltaSnapshots | None = None
         self._token = uuid.uuid4().bytes
         # What tasks for the executor that the first item returns carry so that their worker is
         # initialized: a token says that the executor has seen to it.
@@ -212,6 +211,7 @@ class MultiProcessAgentParallelRunner(_PamsProcessRunner):
             except ValueError as error:
                 raise ValueError(f"{type(self).__name__}.default_start_method {error}") from None
         self.start_method = default
+        self.snapshot_mode = "delta"
         for attribute, value in values.items():
             setattr(self, attribute, value)
 
@@ -253,12 +253,12 @@ class MultiProcessAgentParallelRunner(_PamsProcessRunner):
             if executor is not None:
                 _shut_down(executor)
         finally:
-            self._close_transport()
+            self._close_snapshots()
 
-    def _close_transport(self) -> None:
-        if self._transport is not None:
-            self._transport.close()
-            self._transport = None
+    def _close_snapshots(self) -> None:
+        snapshots, self._snapshots = self._snapshots, None
+        if snapshots is not None:
+            snapshots.close()
 
     def _run(self) -> None:
         """Run the simulation; afterwards there is no executor, however the run ended."""
@@ -266,7 +266,7 @@ class MultiProcessAgentParallelRunner(_PamsProcessRunner):
             super()._run()
         finally:
             self._shutdown_executor()
-            self._close_transport()
+            self._close_snapshots()
 
     def _get_mp_context(self) -> BaseContext:
         """Get the multiprocessing context of the workers.
@@ -444,7 +444,8 @@ class MultiProcessAgentParallelRunner(_PamsProcessRunner):
                 batch = Batch(agents)
                 chunks = self._chunks(agents)
                 executor = self._get_executor()
-                self._encode(batch, executor)
+                self._take_snapshot(batch, executor)
+                stack.callback(batch.snapshot.close)
                 tasks = self._tasks(batch, chunks, executor)
                 is_submitting = True
                 for task, positions in tasks:
@@ -454,11 +455,7 @@ class MultiProcessAgentParallelRunner(_PamsProcessRunner):
                     results = wait_for_results(batch, futures)
                 finally:
                     self._pass_on_warnings(futures)
-                buffer = stack.enter_context(batch.frame.open())
-                answers = []
-                for positions, result in results:
-                    answers.append(Answers(batch, positions, result, buffer))
-                    stack.callback(answers[-1].states.close)
+                answers = [Answers(batch, positions, result) for positions, result in results]
                 self._warn_about_lost_changes(answers)
             except BaseException as error:
                 # An interrupted submit() can have started a task without returning its future.
@@ -491,26 +488,22 @@ class MultiProcessAgentParallelRunner(_PamsProcessRunner):
             raise ValueError(message)
         return chunks
 
-    def _encode(self, batch: Batch, executor: Executor) -> None:
-        """Take the snapshot that all tasks of the batch decode."""
+    def _take_snapshot(self, batch: Batch, executor: Executor) -> None:
+        """Take the snapshot that all tasks of the batch see."""
         mapped = isinstance(executor, ProcessPoolExecutor)
-        if self._transport is None or self._transport.mapped != mapped:
-            self._close_transport()
-            self._transport = Transport(mapped=mapped)
-        encoder = Encoder(CONSTANTS, (), library_reducers(), self._transport.sink(), INLINE_LIMIT)
-        simulator = self.simulator
-        encoder.add(
-            (simulator, batch.agents, simulator.markets), ("simulator", "agents", "markets")
-        )
-        objects = simulation_objects(simulator)
-        numbers = encoder.numbers_of(objects)
-        encoder.add(numbers, "numbers")
-        batch.externals = (*CONSTANTS, *compress(objects, select_numbered(numbers)[1]))
-        batch.agent_numbers = encoder.numbers_of(batch.agents)
-        batch.prng_offsets = encoder.random_offsets(
-            [getattr(agent, "prng", None) for agent in batch.agents]
-        )
-        batch.frame = self._transport.frame(encoder.finish(), encoder.size)
+        # Other executors' workers may share this interpreter, or be on another machine.
+        wants_deltas = mapped and self.snapshot_mode == "delta"
+        if self._snapshots is not None and self._snapshots.mapped != mapped:
+            self._close_snapshots()
+        snapshots = self._snapshots
+        if snapshots is None:
+            snapshots = DeltaSnapshots() if wants_deltas else FullSnapshots(mapped=mapped)
+            self._snapshots = snapshots
+        batch.snapshot = snapshots.take(self.simulator, batch.agents)
+        if isinstance(snapshots, DeltaSnapshots) and not snapshots.is_worthwhile:
+            snapshots.close()
+            self._snapshots = snapshots = FullSnapshots(mapped=mapped)
+            batch.snapshot = snapshots.take(self.simulator, batch.agents)
 
     def _tasks(
         self, batch: Batch, chunks: list[list[Agent]], executor: Executor
@@ -526,9 +519,9 @@ class MultiProcessAgentParallelRunner(_PamsProcessRunner):
             positions = range(start, start + len(chunk))
             start = positions.stop
             if chunk:
-                numbers = batch.numbers_at(positions)
+                numbers = batch.snapshot.numbers_at(positions)
                 names = batch.names_at(positions)
-                task = Task(batch.frame, numbers, names, initialization, owns_process)
+                task = Task(batch.snapshot.frame, numbers, names, initialization, owns_process)
                 tasks.append((task, positions))
         return tasks
 
@@ -539,7 +532,7 @@ class MultiProcessAgentParallelRunner(_PamsProcessRunner):
             if executor is not None:
                 abandon(executor, futures)
         finally:
-            self._close_transport()
+            self._close_snapshots()
 
     def _pass_on_warnings(self, futures: Iterable[Future[Result]]) -> None:
         for text in warnings_of_workers(futures):

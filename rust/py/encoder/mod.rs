@@ -172,6 +172,12 @@ impl Encoder {
         self.output.len()
     }
 
+    /// How many objects of the snapshot have a number so far.
+    #[getter]
+    fn object_count(&self) -> u32 {
+        self.objects
+    }
+
     /// Numbers of objects in the snapshot, as little-endian uint32.
     #[pyo3(signature = (objs, /))]
     pub fn numbers_of<'py>(

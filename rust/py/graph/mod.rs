@@ -27,6 +27,7 @@ use pyo3::types::{PyDict, PyFrozenSet, PyList, PyTuple};
 use rustc_hash::FxHashMap;
 
 use super::numbers::words;
+use crate::mersenne::STATE_LEN;
 use super::prefetch::prefetch;
 use composite::Anatomy;
 use kind::Kind;
@@ -172,6 +173,23 @@ impl Graph {
         }
         self.tracked.truncate(kept);
         changed
+    }
+
+    /// Number of the generator of an agent, as recorded: of what it has as `prng`.
+    pub fn prng_of(&self, agent: u32, number_at: impl Fn(usize) -> Option<u32>) -> Option<u32> {
+        let Recorded::Instance(layout, values) = &self.nodes.get(agent as usize)?.recorded else {
+            return None;
+        };
+        let prng = values.get(layout.prng?)?;
+        number_at(prng.as_ptr() as usize)
+    }
+
+    /// Words of a generator, as recorded.
+    pub fn words_of(&self, number: u32) -> Option<&[u8; STATE_LEN]> {
+        match &self.nodes.get(number as usize)?.recorded {
+            Recorded::Random(record) => Some(&record.words),
+            _ => None,
+        }
     }
 
     /// The object with a number, if it has a node.

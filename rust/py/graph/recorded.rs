@@ -5,7 +5,7 @@ use std::sync::Arc;
 use pyo3::ffi;
 use pyo3::intern;
 use pyo3::prelude::*;
-use pyo3::types::{PyByteArray, PyBytes, PyDict, PyIterator, PyList, PySet, PyType};
+use pyo3::types::{PyByteArray, PyBytes, PyDict, PyIterator, PyList, PySet, PyString, PyType};
 
 use super::array::ArrayRecord;
 use super::composite::{Anatomy, Parts};
@@ -25,12 +25,19 @@ pub type Items = Box<[Py<PyAny>]>;
 pub struct Layout {
     pub class: Py<PyType>,
     pub names: Items,
+    /// Where `prng` stands among the names.
+    pub prng: Option<usize>,
 }
 
 impl Layout {
     pub fn new(class: Bound<'_, PyType>, names: &[Py<PyAny>]) -> Self {
         let py = class.py();
+        let is_prng = |name: &Py<PyAny>| {
+            let name = name.bind(py).cast_exact::<PyString>();
+            name.is_ok_and(|name| name.to_str().is_ok_and(|name| name == "prng"))
+        };
         Layout {
+            prng: names.iter().position(is_prng),
             class: class.unbind(),
             names: names.iter().map(|name| name.clone_ref(py)).collect(),
         }

@@ -16,7 +16,9 @@ use crate::error::DecodeError;
 use crate::py::buffer::Buffer;
 use crate::py::decoder::{update, Changes, Decoded};
 use crate::py::encoder::Encoder;
-use crate::py::numbers::NO_NUMBER;
+use crate::mersenne::STATE_LEN;
+use crate::py::numbers::{words, NO_NUMBER};
+use crate::py::packed_states::RandomStatePacker;
 use crate::py::runtime::Runtime;
 use crate::py::types::is_plain;
 use crate::wire::{self, Preface, Reader};
@@ -169,6 +171,46 @@ impl Replica {
         self.contents.decoded.objects_at(py, numbers)
     }
 
+    /// A packer of the states of these agents' generators, relative to the latest frame.
+    #[pyo3(signature = (agents, /))]
+    fn random_state_packer(
+        this: &Bound<'_, Self>,
+        agents: &Bound<'_, PyAny>,
+    ) -> PyResult<RandomStatePacker> {
+        let numbers = {
+            let replica = this.try_borrow()?;
+            let contents = &replica.contents;
+            let number_at = |address| contents.encoder.as_ref()?.number_at(address);
+            let agents = words::<4>(agents)?.into_iter().map(u32::from_le_bytes);
+            agents
+                .map(|agent| contents.graph.prng_of(agent, number_at))
+                .collect()
+        };
+        Ok(RandomStatePacker::for_replica(this.clone().unbind(), numbers))
+    }
+
+    /// Whether any of these objects is one of the copy's that can change.
+    #[pyo3(signature = (objs, /))]
+    fn owns_any(&self, objs: &Bound<'_, PyAny>) -> PyResult<bool> {
+        for obj in objs.try_iter()? {
+            if self.contents.owns(&obj?) {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
+    /// Whether all of these objects are the copy's and can change.
+    #[pyo3(signature = (objs, /))]
+    fn owns_all(&self, objs: &Bound<'_, PyAny>) -> PyResult<bool> {
+        for obj in objs.try_iter()? {
+            if !self.contents.owns(&obj?) {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
     /// Drop the copy; a keyframe is needed afterwards.
     fn close(this: &Bound<'_, Self>) {
         // Dropped after the borrow has ended, since that can run user code which comes back here.
@@ -181,7 +223,20 @@ impl Replica {
     }
 }
 
+impl Replica {
+    /// Words of a generator at the latest frame.
+    pub fn recorded_words(&self, number: u32) -> Option<&[u8; STATE_LEN]> {
+        self.contents.graph.words_of(number)
+    }
+}
+
 impl Contents {
+    /// Whether an object is one of those that are compared.
+    fn owns(&self, obj: &Bound<'_, PyAny>) -> bool {
+        let number_at = |encoder: &Encoder| encoder.number_at(obj.as_ptr() as usize);
+        self.encoder.as_ref().and_then(number_at).is_some()
+    }
+
     /// Records what a frame has changed.
     fn take_up(&mut self, py: Python<'_>, changes: Changes) -> PyResult<()> {
         self.numbers = None;

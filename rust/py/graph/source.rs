@@ -12,6 +12,9 @@ use super::kind::Kind;
 use super::numpy_random::{pickled_state, state};
 use super::recorded::{reference_count, Recorded};
 use crate::py::encoder::{Encoder, RootNames};
+use crate::mersenne::STATE_LEN;
+use crate::py::numbers::words;
+use crate::py::packed_states::RandomStates;
 use crate::random_states::put_change;
 use crate::wire::{op, Preface, Write};
 
@@ -108,6 +111,12 @@ impl Source {
         self.is_keyframe
     }
 
+    /// Whether the next frame can be a delta at all.
+    #[getter]
+    fn is_trackable(&self) -> PyResult<bool> {
+        Ok(!self.latest()?.shadow().graph.is_untrackable)
+    }
+
     /// Sequence number of the latest frame.
     #[getter]
     fn sequence(&self) -> PyResult<u64> {
@@ -139,6 +148,23 @@ impl Source {
         })
     }
 
+    /// Unpack the states of agents' generators, packed by a replica at the latest frame.
+    #[pyo3(signature = (packed, agents, /))]
+    fn random_states(
+        this: &Bound<'_, Self>,
+        packed: &Bound<'_, PyAny>,
+        agents: &Bound<'_, PyAny>,
+    ) -> PyResult<RandomStates> {
+        let numbers = {
+            let source = this.try_borrow()?;
+            let encoder = source.latest()?;
+            let find = |agent| encoder.shadow().graph.prng_of(agent, |at| encoder.number_at(at));
+            let agents = words::<4>(agents)?.into_iter().map(u32::from_le_bytes);
+            agents.map(find).collect()
+        };
+        RandomStates::for_source(packed, this.clone().unbind(), numbers)
+    }
+
     /// Drop every reference to the graph; there are no more frames.
     fn close(this: &Bound<'_, Self>) {
         // Dropped after the borrow has ended, since that can run user code which comes back here.
@@ -156,6 +182,11 @@ impl Source {
 }
 
 impl Source {
+    /// Words of a generator at the latest frame.
+    pub fn recorded_words(&self, number: u32) -> Option<&[u8; STATE_LEN]> {
+        self.encoder.as_ref()?.shadow().graph.words_of(number)
+    }
+
     fn latest(&self) -> PyResult<&Encoder> {
         self.encoder
             .as_ref()

@@ -1,0 +1,199 @@
+"""Snapshots on the main process: of the whole simulation for every batch, or of what has changed.
+
+Both kinds give the tasks of a batch something to find the simulation by, and decode results, which
+refer to the simulation and to the states of its generators.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from itertools import compress
+from typing import TYPE_CHECKING, Any, Protocol
+
+from .._core import RandomStates
+from ..simulation_objects import select_numbered, simulation_objects
+from ..snapshot import Decoder, Encoder, Source, library_reducers
+from ..transport import INLINE_LIMIT, FrameLog, Transport
+from ..results import CONSTANTS
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from pams.agents import Agent
+    from pams.simulator import Simulator
+
+    from ..transport import Chain, Frame
+    from ..worker import Result
+
+# Sizes of a number and of an offset in the byte strings that the core takes and gives.
+_NUMBER_SIZE = 4
+_OFFSET_SIZE = 8
+
+_NO_NUMBER = b"\xff" * _NUMBER_SIZE
+
+
+class Snapshot(Protocol):
+    """The simulation as the tasks of one batch see it."""
+
+    @property
+    def frame(self) -> Frame | Chain:
+        """Where a worker finds it."""
+
+    @property
+    def n_bytes(self) -> int:
+        """Bytes that were encoded for it."""
+
+    @property
+    def kind(self) -> str:
+        """Either ``"keyframe"``, ``"delta"`` or ``"full"``."""
+
+    def numbers_at(self, positions: range) -> bytes:
+        """Numbers of the batch's agents at ``positions``."""
+
+    def decode(self, positions: range, result: Result) -> tuple[Sequence[Any], RandomStates]:
+        """Roots of a result, and states of the generators of the agents at ``positions``."""
+
+    def close(self) -> None:
+        """Release what was needed to decode results."""
+
+
+class FullSnapshots:
+    """Encodes the whole simulation for every batch.
+
+    Args:
+        mapped: whether the workers can open a file of this machine.
+    """
+
+    def __init__(self, *, mapped: bool) -> None:
+        self.mapped = mapped
+        self._transport = Transport(mapped=mapped)
+
+    def take(self, simulator: Simulator, agents: list[Agent]) -> FullSnapshot:
+        """Take the snapshot of a batch."""
+        return FullSnapshot(self._transport, simulator, agents)
+
+    def close(self) -> None:
+        """Release the memory of the frames."""
+        self._transport.close()
+
+
+class FullSnapshot:
+    """See :class:`Snapshot`."""
+
+    kind = "full"
+
+    def __init__(self, transport: Transport, simulator: Simulator, agents: list[Agent]) -> None:
+        encoder = Encoder(CONSTANTS, (), library_reducers(), transport.sink(), INLINE_LIMIT)
+        encoder.add((simulator, agents, simulator.markets), ("simulator", "agents", "markets"))
+        objects = simulation_objects(simulator)
+        numbers = encoder.numbers_of(objects)
+        encoder.add(numbers, "numbers")
+        self._externals = (*CONSTANTS, *compress(objects, select_numbered(numbers)[1]))
+        self._agent_numbers = encoder.numbers_of(agents)
+        self._prng_offsets = encoder.random_offsets(
+            [getattr(agent, "prng", None) for agent in agents]
+        )
+        self.frame = transport.frame(encoder.finish(), encoder.size)
+        self.n_bytes = encoder.size
+        self._stack = contextlib.ExitStack()
+        self._buffer: Any = None
+
+    def numbers_at(self, positions: range) -> bytes:
+        """Numbers of the batch's agents at ``positions``."""
+        return _part(self._agent_numbers, positions, _NUMBER_SIZE)
+
+    def decode(self, positions: range, result: Result) -> tuple[Sequence[Any], RandomStates]:
+        """Roots of a result, and states of the generators of the agents at ``positions``."""
+        if self._buffer is None:
+            self._buffer = self._stack.enter_context(self.frame.open())
+        roots = Decoder(result.data, self._externals).roots if result.positions else []
+        offsets = _part(self._prng_offsets, positions, _OFFSET_SIZE)
+        states = RandomStates(result.states, self._buffer, offsets)
+        self._stack.callback(states.close)
+        return roots, states
+
+    def close(self) -> None:
+        """Release what was needed to decode results."""
+        self._stack.close()
+
+
+class DeltaSnapshots:
+    """Encodes what has changed since the batch before, for workers that can open a file."""
+
+    mapped = True
+
+    def __init__(self) -> None:
+        self._source = Source(CONSTANTS, library_reducers())
+        self._log = FrameLog()
+        # Agents that cannot be reached from the simulator are roots of their own.
+        self._are_agents_roots = False
+
+    @property
+    def is_worthwhile(self) -> bool:
+        """Whether the next frame can be a delta."""
+        return self._source.is_trackable
+
+    def take(self, simulator: Simulator, agents: list[Agent]) -> DeltaSnapshot:
+        """Take the snapshot of a batch."""
+        frame = self._frame(simulator, agents)
+        numbers = self._source.numbers_of(agents)
+        if not self._are_agents_roots and _NO_NUMBER in _split(numbers, _NUMBER_SIZE):
+            self._are_agents_roots = True
+            frame = self._frame(simulator, agents)
+            numbers = self._source.numbers_of(agents)
+        return DeltaSnapshot(self._source, frame, self._chain, numbers)
+
+    def _frame(self, simulator: Simulator, agents: list[Agent]) -> bytes:
+        roots: tuple[Any, ...] = (simulator, simulator.markets)
+        names: tuple[str, ...] = ("simulator", "markets")
+        if self._are_agents_roots:
+            roots, names = (*roots, agents), (*names, "agents")
+        # A chain that costs a new worker more than a new keyframe would is ended.
+        is_long = self._log.size > 2 * self._log.keyframe_size
+        frame = self._source.frame(roots, names=names, keyframe=is_long)
+        self._chain = self._log.append(frame, is_keyframe=self._source.is_keyframe)
+        return frame
+
+    def close(self) -> None:
+        """Release the memory of the frames, and all references to the simulation."""
+        self._source.close()
+        self._log.close()
+
+
+class DeltaSnapshot:
+    """See :class:`Snapshot`."""
+
+    def __init__(self, source: Source, frame: bytes, chain: Chain, numbers: bytes) -> None:
+        self._source = source
+        self._agent_numbers = numbers
+        self.frame = chain
+        self.n_bytes = len(frame)
+        self.kind = "keyframe" if source.is_keyframe else "delta"
+        self._states: list[RandomStates] = []
+
+    def numbers_at(self, positions: range) -> bytes:
+        """Numbers of the batch's agents at ``positions``."""
+        return _part(self._agent_numbers, positions, _NUMBER_SIZE)
+
+    def decode(self, positions: range, result: Result) -> tuple[Sequence[Any], RandomStates]:
+        """Roots of a result, and states of the generators of the agents at ``positions``."""
+        roots: Sequence[Any] = []
+        if result.positions:
+            known = self._source.objects(result.references)
+            roots = Decoder(result.data, (*CONSTANTS, *known)).roots
+        states = self._source.random_states(result.states, self.numbers_at(positions))
+        self._states.append(states)
+        return roots, states
+
+    def close(self) -> None:
+        """Release what was needed to decode results."""
+        for states in self._states:
+            states.close()
+
+
+def _part(numbers: bytes, positions: range, size: int) -> bytes:
+    return numbers[positions.start * size : positions.stop * size]
+
+
+def _split(numbers: bytes, size: int) -> set[bytes]:
+    return {numbers[start : start + size] for start in range(0, len(numbers), size)}
