@@ -18,7 +18,7 @@ mod _core {
     use crate::py::{
         attributes::changed_attributes,
         decoder::{loads, Decoder},
-        encoder::Encoder,
+        encoder::{slow_path, Encoder},
         errors::{ForeignReferenceError, SnapshotDecodeError},
         functions::{chunk_bounds, index_of},
         graph::{replica::Replica, source::Source},

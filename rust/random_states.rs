@@ -155,7 +155,8 @@ const CHANGE_INDEX_SHIFT: u64 = CHANGE_SOURCE_BITS + 2;
 /// In place of a count of twists: the words are written out.
 const CHANGE_FULL: u64 = 3;
 
-/// Appends the new state of a generator for somebody who has its old one.
+/// Appends the new state of a generator for somebody who has its old one; returns whether the
+/// words are the old ones.
 ///
 /// One number holds the word index, flags for the pending Gauss value and the count of twists
 /// that lead from the old words to the new ones; a new Gauss value (8 bytes) and, if so many
@@ -166,7 +167,7 @@ pub fn put_change(
     old_gauss_next: Option<f64>,
     words: &[u8; STATE_LEN],
     at: Position,
-) {
+) -> bool {
     let twists = twists_between(old, words).map_or(CHANGE_FULL, u64::from);
     let source = twists.min(CHANGE_FULL);
     let bits = |gauss: Option<f64>| gauss.map(f64::to_bits);
@@ -182,6 +183,7 @@ pub fn put_change(
     if source == CHANGE_FULL {
         out.put_bytes(words);
     }
+    twists == 0
 }
 
 /// New words of a generator.

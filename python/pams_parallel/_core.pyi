@@ -9,7 +9,7 @@ next *number* when it is first met, on the encoding and on the decoding side ali
 """
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Final, final
+from typing import Any, Final, Literal, final
 
 from typing_extensions import Buffer
 
@@ -19,12 +19,15 @@ __all__ = [
     "ForeignReferenceError",
     "RandomStatePacker",
     "RandomStates",
+    "Replica",
     "SnapshotDecodeError",
+    "Source",
     "__version__",
     "changed_attributes",
     "chunk_bounds",
     "index_of",
     "loads",
+    "slow_path",
 ]
 
 __version__: Final[str]
@@ -326,8 +329,8 @@ class RandomStates:
             Whether it was set: ``False`` for another type, one with a ``setstate`` of its own,
             or a state marked as absent.
         """
-    def apply_range(self, prngs: list[Any], start: int, stop: int, /) -> int:
-        """Set the states ``start`` to ``stop`` of ``prngs``.
+    def apply_range(self, prngs: list[Any], index: int, skipped: int = 0, /) -> int:
+        """Set the states from ``index`` on of ``prngs`` without the first ``skipped`` of them.
 
         Returns:
             How many were set before the first for which :meth:`apply` returns ``False``.
@@ -363,3 +366,28 @@ def chunk_bounds(n_items: int, n_chunks: int, /) -> list[tuple[int, int]]:
 
 def index_of(items: list[Any], obj: object, /) -> int:
     """Index of the first item that *is* ``obj``, or -1. Never compares by value."""
+
+def slow_path(
+    obj: object,
+    name: str,
+    externals: Iterable[object] | None = None,
+    reducers: Mapping[type, Callable[[Any], Any]] | None = None,
+    /,
+) -> list[tuple[type, str, int, int, float, Literal["native", "reducer", "none"]]]:
+    """Encode a graph, and tell which of its objects went through reducers.
+
+    Args:
+        obj: root of the graph.
+        name: what paths call it.
+        externals: as for :class:`Encoder`.
+        reducers: as for :class:`Encoder`.
+
+    Returns:
+        A row for each class and way of tracking, in the order in which the walk came to them:
+        class, path of the first object, number of objects, bytes, seconds, and how a
+        :class:`Source` finds out whether such an object has changed: by its parts
+        (``"native"``), by what its reducer returns, or not at all.
+
+    Raises:
+        Exception: as :meth:`Encoder.add`.
+    """

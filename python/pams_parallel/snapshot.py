@@ -19,7 +19,8 @@ The format is private to one version of this package and not meant for storage.
 from __future__ import annotations
 
 from multiprocessing.reduction import ForkingPickler
-from typing import TYPE_CHECKING, Any
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from ._core import (
     Decoder,
@@ -30,10 +31,11 @@ from ._core import (
     Source,
 )
 from ._core import loads as _loads
+from ._core import slow_path as _slow_path
 from .jax_arrays import array_reducers
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable, Mapping
 
     from typing_extensions import Buffer
 
@@ -42,16 +44,47 @@ __all__ = [
     "Encoder",
     "ForeignReferenceError",
     "Replica",
+    "SlowPath",
     "SnapshotDecodeError",
     "Source",
     "dumps",
     "library_reducers",
     "loads",
+    "slow_path",
 ]
 
 # Libraries whose ForkingPickler reducers share memory between processes instead of copying it.
 # A snapshot is a copy, so their own __reduce_ex__ is the right one.
 _MEMORY_SHARING_LIBRARIES = frozenset({"torch"})
+
+
+class SlowPath(NamedTuple):
+    """Objects of one class that go through a reducer, see :func:`slow_path`.
+
+    Attributes:
+        class_name: module and qualified name of the class.
+        path: where the first of them is, e.g. ``simulator.agents[3].rule``.
+        n_objects: how many there are.
+        n_bytes: bytes that they take in a copy, with all that was met inside them first. What is
+            inside several of them counts once.
+        seconds: time that their reducers and encoding them took, counted in the same way.
+        tracking: how :class:`Source` finds out whether such an object has changed.
+
+            * ``"native"``: its parts are compared as those of ordinary objects are, or it never
+              changes. Only its first copy goes through the reducer.
+            * ``"reducer"``: its reducer is called for every frame. If it has changed, the frame is
+              a keyframe.
+            * ``"none"``: not at all, because its class is written in Python and has a hook for
+              pickle, e.g. ``__setstate__``, behind which there may be more than pickle gets to
+              see. One such object is enough for every frame to be a keyframe.
+    """
+
+    class_name: str
+    path: str
+    n_objects: int
+    n_bytes: int
+    seconds: float
+    tracking: Literal["native", "reducer", "none"]
 
 
 def library_reducers() -> dict[type, Callable[[Any], Any]]:
@@ -107,3 +140,38 @@ def loads(data: Buffer) -> Any:
         Exception: whatever the reconstruction of an object raises.
     """
     return _loads(data)
+
+
+def slow_path(
+    obj: object,
+    *,
+    name: str = "obj",
+    externals: Iterable[object] | None = None,
+    reducers: Mapping[type, Callable[[Any], Any]] | None = None,
+) -> list[SlowPath]:
+    """Tell which objects of a graph are slow to copy because they go through a reducer.
+
+    Built-in containers, instances of ordinary Python classes and :class:`random.Random` are not
+    listed: they are copied without any user code. The graph is encoded once for this, in memory,
+    and not changed.
+
+    Args:
+        obj: root of the graph.
+        name: what paths call it.
+        externals: objects that are not copied, as for :class:`Encoder`.
+        reducers: reducer by exact type, as for :class:`Encoder`; runners use
+            :func:`library_reducers`.
+
+    Returns:
+        An entry for each class, and for each kind of tracking if its objects differ in that;
+        those that took most time come first. An object inside another counts for the classes
+        of both, so the sums over all entries mean nothing.
+
+    Raises:
+        Exception: as :func:`dumps`.
+    """
+    entries = [
+        SlowPath(f"{row[0].__module__}.{row[0].__qualname__}", *row[1:])
+        for row in _slow_path(obj, name, externals, reducers)
+    ]
+    return sorted(entries, key=attrgetter("seconds"), reverse=True)

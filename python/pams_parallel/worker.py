@@ -248,6 +248,11 @@ class Result(NamedTuple):
     failure: Failure | None = None
     warnings: tuple[str, ...] = ()
 
+    @property
+    def n_bytes(self) -> int:
+        """Bytes of all that grows with what the agents return."""
+        return len(self.states) + len(self.data) + len(self.references)
+
 
 class _Replica:
     """Keeps a decoded simulation until the pool drops the task.

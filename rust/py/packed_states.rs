@@ -241,6 +241,11 @@ impl RandomStates {
         if !layout.has_class_setstate(prng)? {
             return Ok(false);
         }
+        if let Bases::Source(source, numbers) = &self.bases {
+            if let Some(Some(number)) = numbers.get(index) {
+                source.try_borrow(py)?.disturb(*number);
+            }
+        }
         if let Some(Some((Origin::Twists(0), position))) = self.states.get(index) {
             if self.with_base(py, index, |base| Ok(layout.seems_to_have(prng, base)))? {
                 layout.write_position(prng, *position)?;
@@ -253,20 +258,22 @@ impl RandomStates {
         Ok(applied.is_some())
     }
 
-    /// Apply states to consecutive generators; returns how many until the first that was not set.
-    #[pyo3(signature = (prngs, start, stop, /))]
+    /// Set states of consecutive generators; returns how many until the first that was not set.
+    #[pyo3(signature = (prngs, index, skipped=0, /))]
     fn apply_range(
         &self,
         prngs: &Bound<'_, PyList>,
-        start: usize,
-        stop: usize,
+        index: usize,
+        skipped: usize,
     ) -> PyResult<usize> {
-        for index in start..stop {
-            if !self.apply(prngs.py(), index, &prngs.get_item(index)?)? {
-                return Ok(index - start);
+        for (done, prng) in prngs.iter().skip(skipped).enumerate() {
+            if !self.apply_index(index + done, &prng)?
+                && !self.apply(prngs.py(), index + done, &prng)?
+            {
+                return Ok(done);
             }
         }
-        Ok(stop.saturating_sub(start))
+        Ok(prngs.len().saturating_sub(skipped))
     }
 
     /// Release the frame.
@@ -276,6 +283,33 @@ impl RandomStates {
 }
 
 impl RandomStates {
+    /// The case of most agents: all that the generator of the frame has got is another index.
+    fn apply_index(&self, index: usize, prng: &Bound<'_, PyAny>) -> PyResult<bool> {
+        let Bases::Source(source, numbers) = &self.bases else {
+            return Ok(false);
+        };
+        let (Some(Some((Origin::Twists(0), position))), Some(Some(number))) =
+            (self.states.get(index), numbers.get(index))
+        else {
+            return Ok(false);
+        };
+        let py = prng.py();
+        let source = source.try_borrow(py)?;
+        let (Some(layout), Some(record)) =
+            (&Runtime::get(py)?.random, source.undisturbed(*number, prng))
+        else {
+            return Ok(false);
+        };
+        let bits = |gauss: Option<f64>| gauss.map(f64::to_bits);
+        if bits(record.position.gauss_next) != bits(position.gauss_next)
+            || !layout.seems_to_have(prng, &record.words)
+        {
+            return Ok(false);
+        }
+        layout.write_index(prng, position.index);
+        Ok(true)
+    }
+
     /// Calls `use_words` with the words in the snapshot.
     fn with_base<T>(
         &self,
@@ -312,9 +346,8 @@ impl RandomStates {
                 use_state(full, position).map(Some)
             }
             Origin::Twists(twists) => {
-                let words = self.with_base(py, index, |base| {
-                    Ok(random_states::twisted(base, twists))
-                })?;
+                let words =
+                    self.with_base(py, index, |base| Ok(random_states::twisted(base, twists)))?;
                 use_state(&words, position).map(Some)
             }
         }

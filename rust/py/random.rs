@@ -6,7 +6,7 @@ use std::ffi::c_int;
 use pyo3::ffi;
 use pyo3::intern;
 use pyo3::prelude::*;
-use pyo3::types::{PyDict, PyFloat, PyTuple, PyType};
+use pyo3::types::{PyDict, PyFloat, PyString, PyTuple, PyType};
 
 use super::errors::owned;
 use crate::mersenne::{self, Words, STATE_LEN, WORDS};
@@ -139,18 +139,7 @@ impl RandomLayout {
         use_state: impl FnOnce(Position, &[u8; STATE_LEN]) -> T,
     ) -> PyResult<Option<T>> {
         assert!(self.is_exact(prng));
-        let dict = instance_dict(prng)?;
-        if dict.len() != 1 {
-            return Ok(None);
-        }
-        let Some(gauss) = dict.get_item(intern!(prng.py(), "gauss_next"))? else {
-            return Ok(None);
-        };
-        let gauss_next = if gauss.is_none() {
-            None
-        } else if gauss.is_exact_instance_of::<PyFloat>() {
-            Some(gauss.extract()?)
-        } else {
+        let Some(gauss_next) = only_gauss_next(&instance_dict(prng)?) else {
             return Ok(None);
         };
         // SAFETY: an exact instance, and `use_state` runs no Python code.
@@ -164,10 +153,11 @@ impl RandomLayout {
 
     /// Whether setting the state of `prng` would call `setstate` of an exact instance's class.
     pub fn has_class_setstate(&self, prng: &Bound<'_, PyAny>) -> PyResult<bool> {
-        Ok(
-            self.is_exact(prng)
-                && !instance_dict(prng)?.contains(intern!(prng.py(), "setstate"))?,
-        )
+        if !self.is_exact(prng) {
+            return Ok(false);
+        }
+        let dict = instance_dict(prng)?;
+        Ok(only_gauss_next(&dict).is_some() || !dict.contains(intern!(prng.py(), "setstate"))?)
     }
 
     /// Whether an exact instance has these words, judged by the first few of them.
@@ -184,13 +174,23 @@ impl RandomLayout {
         own[..SAMPLE] == words[..SAMPLE]
     }
 
-    /// Sets the position of an exact instance whose words are right already.
-    pub fn write_position(&self, prng: &Bound<'_, PyAny>, position: Position) -> PyResult<()> {
-        assert!(self.is_exact(prng) && position.index as usize <= WORDS);
+    /// Sets the index of an exact instance whose words and Gauss value are right already.
+    pub fn write_index(&self, prng: &Bound<'_, PyAny>, index: u32) {
+        assert!(self.is_exact(prng) && index as usize <= WORDS);
         let place = self.memory(prng).cast::<c_int>();
         // SAFETY: as for `index`; nobody else writes while the GIL is held.
-        unsafe { place.write_unaligned(position.index as c_int) };
+        unsafe { place.write_unaligned(index as c_int) };
+    }
+
+    /// Sets the position of an exact instance whose words are right already.
+    pub fn write_position(&self, prng: &Bound<'_, PyAny>, position: Position) -> PyResult<()> {
+        self.write_index(prng, position.index);
         let dict = instance_dict(prng)?;
+        let bits = |gauss: Option<f64>| gauss.map(f64::to_bits);
+        // Mostly there is none before and none after.
+        if only_gauss_next(&dict).is_some_and(|now| bits(now) == bits(position.gauss_next)) {
+            return Ok(());
+        }
         dict.set_item(intern!(prng.py(), "gauss_next"), position.gauss_next)
     }
 
@@ -231,6 +231,42 @@ impl RandomLayout {
         };
         self.write(&prng, position, words)?;
         Ok(prng)
+    }
+}
+
+/// The pending Gauss value in the dict of a generator, if that is all there is and it is `None`
+/// or an exact float.
+fn only_gauss_next(dict: &Bound<'_, PyDict>) -> Option<Option<f64>> {
+    let py = dict.py();
+    let (mut name, mut value) = (std::ptr::null_mut(), std::ptr::null_mut());
+    let mut position = 0;
+    // SAFETY: a live dict, and no Python code runs while key and value are used.
+    unsafe {
+        if dict.len() != 1
+            || ffi::PyDict_Next(
+                dict.as_ptr(),
+                &raw mut position,
+                &raw mut name,
+                &raw mut value,
+            ) == 0
+        {
+            return None;
+        }
+        let name = Borrowed::from_ptr(py, name);
+        let value = Borrowed::from_ptr(py, value);
+        if !name.is(intern!(py, "gauss_next"))
+            && !name
+                .cast_exact::<PyString>()
+                .is_ok_and(|name| name.to_str().is_ok_and(|name| name == "gauss_next"))
+        {
+            return None;
+        }
+        if value.is_none() {
+            return Some(None);
+        }
+        value
+            .is_exact_instance_of::<PyFloat>()
+            .then(|| Some(ffi::PyFloat_AsDouble(value.as_ptr())))
     }
 }
 

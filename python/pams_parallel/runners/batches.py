@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import BrokenExecutor, CancelledError, Future, as_completed
-from typing import Any
+from typing import Any, NamedTuple
 
 from pams.agents import Agent
 
@@ -12,6 +12,32 @@ from ..failures import Failure
 from ..synced import listed_names
 from ..worker import Result
 from .snapshots import Snapshot
+
+
+class BatchRecord(NamedTuple):
+    """What a batch cost.
+
+    Attributes:
+        n_agents: agents that were asked.
+        n_tasks: tasks, i.e. chunks that are not empty.
+        frame_kind: ``"keyframe"`` or ``"delta"``; ``"full"`` for a whole snapshot that workers do
+            not keep.
+        frame_bytes: bytes of the frame, which is encoded once whatever the number of tasks.
+        result_bytes: bytes of all results.
+        encode_seconds: time until the frame was encoded.
+        wait_seconds: time from then until all results had arrived: tasks on their way, frames being
+            applied, agents being asked, results on their way.
+        decode_seconds: time in which results were decoded and the agents updated.
+    """
+
+    n_agents: int
+    n_tasks: int
+    frame_kind: str
+    frame_bytes: int
+    result_bytes: int
+    encode_seconds: float
+    wait_seconds: float
+    decode_seconds: float
 
 
 class Batch:
@@ -71,6 +97,25 @@ class Answers:
         if root is not None and root[1] is not None:
             return root[1][0]
         return self.states.getstate(position)
+
+    def set_prng_state(self, position: int) -> None:
+        """Update the generator of an agent."""
+        agent = self.agents[position]
+        if not self.states.apply(position, getattr(agent, "prng", None)):
+            state = self.prng_state(position)
+            if state is not None:
+                agent.prng.setstate(state)
+
+    def set_prng_states(self, start: int, stop: int) -> None:
+        """Update the generators of the agents from ``start`` to before ``stop``."""
+        prngs = [getattr(agent, "prng", None) for agent in self.agents[start:stop]]
+        done = 0
+        while True:
+            done += self.states.apply_range(prngs, start + done, done)
+            if done == len(prngs):
+                return
+            self.set_prng_state(start + done)
+            done += 1
 
 
 def wait_for_results(

@@ -13,9 +13,11 @@ import math
 import multiprocessing
 import os
 import random
+import time
 import uuid
 import warnings
 import weakref
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import (
     BrokenExecutor,
@@ -39,7 +41,9 @@ from pams.simulator import Simulator
 
 from .._core import chunk_bounds, index_of
 from ..executors import abandon
+from ..results import CONSTANTS
 from ..settings import PROCESS_RUNNER_KEYS, Key, near_misses, parse_settings, parse_start_method
+from ..snapshot import SlowPath, library_reducers, slow_path
 from ..synced import listed_names, set_values
 from ..worker import (
     Initialization,
@@ -49,8 +53,18 @@ from ..worker import (
     initialize_process,
     run_chunk,
 )
-from .batches import Answers, Batch, has_ended_normally, wait_for_results, warnings_of_workers
+from .batches import (
+    Answers,
+    Batch,
+    BatchRecord,
+    has_ended_normally,
+    wait_for_results,
+    warnings_of_workers,
+)
 from .snapshots import DeltaSnapshots, FullSnapshots
+
+# Batches of which the runner keeps a record.
+_MAX_RECORDS = 10_000
 
 # What an agent submits.
 Orders = list[Order | Cancel]
@@ -89,6 +103,9 @@ class MultiProcessAgentParallelRunner(_PamsProcessRunner):
             default of the platform.
         start_method: start method after ``_setup()``; ``None`` if nothing chose one.
         num_parallel: number of workers.
+        snapshot_mode: ``"delta"`` or ``"full"``.
+        batch_records: a :class:`~pams_parallel.runners.batches.BatchRecord` of each of the latest
+            10,000 batches: sizes and times.
         executor: executor; ``None`` before ``_setup()`` and after the run.
 
     Note:
@@ -164,10 +181,36 @@ class MultiProcessAgentParallelRunner(_PamsProcessRunner):
         )
         # Names that the agents of the current batch list, by id() of the agent.
         self._asked_names: dict[int, tuple[str, ...]] = {}
+        self.batch_records: deque[BatchRecord] = deque(maxlen=_MAX_RECORDS)
         # Pairs of an agent class and an attribute name that have been warned about.
         self._warned: set[tuple[type, str]] = set()
         # Texts from workers that have been warned of.
         self._passed_on: set[str] = set()
+
+    def slow_path_report(self) -> list[SlowPath]:
+        """Tell which objects of the simulation are slow to copy because they go through a reducer.
+
+        The simulation is encoded once for this, and not changed. Callable at any time from
+        ``_setup()`` on, also after the run.
+
+        Returns:
+            An entry for each class (see :class:`~pams_parallel.snapshot.SlowPath`); those that
+            took most time come first. An entry with tracking ``"none"`` means that the whole
+            simulation is copied for every batch.
+
+        Raises:
+            RuntimeError: there is no simulation yet.
+            Exception: what pickle raises for an object that it cannot copy, with the path from
+                ``simulator`` to the culprit added to the message.
+        """
+        simulator = self.simulator
+        if not (simulator.sessions or simulator.markets or simulator.agents):
+            raise RuntimeError(
+                "slow_path_report() needs a simulation, and there is none before _setup()"
+            )
+        return slow_path(
+            simulator, name="simulator", externals=CONSTANTS, reducers=library_reducers()
+        )
 
     # ------------------------------------------------------------------ setup and executor
 
@@ -179,6 +222,7 @@ class MultiProcessAgentParallelRunner(_PamsProcessRunner):
                 no executor.
         """
         self._shutdown_executor()
+        self.batch_records.clear()
         if isinstance(self.settings, Mapping):
             simulation = self.settings.get("simulation")
             if isinstance(simulation, Mapping):
@@ -437,6 +481,7 @@ class MultiProcessAgentParallelRunner(_PamsProcessRunner):
 
     def _ask(self, session: Session, agents: list[Agent], submitted: list[Orders]) -> None:
         """Ask the agents of a batch, update them, and append their orders to ``submitted``."""
+        start = time.perf_counter()
         with contextlib.ExitStack() as stack:
             futures: dict[Future[Result], range] = {}
             is_submitting = False
@@ -447,6 +492,7 @@ class MultiProcessAgentParallelRunner(_PamsProcessRunner):
                 self._take_snapshot(batch, executor)
                 stack.callback(batch.snapshot.close)
                 tasks = self._tasks(batch, chunks, executor)
+                encoded = time.perf_counter()
                 is_submitting = True
                 for task, positions in tasks:
                     futures[executor.submit(run_chunk, task)] = positions
@@ -455,6 +501,7 @@ class MultiProcessAgentParallelRunner(_PamsProcessRunner):
                     results = wait_for_results(batch, futures)
                 finally:
                     self._pass_on_warnings(futures)
+                arrived = time.perf_counter()
                 answers = [Answers(batch, positions, result) for positions, result in results]
                 self._warn_about_lost_changes(answers)
             except BaseException as error:
@@ -469,6 +516,18 @@ class MultiProcessAgentParallelRunner(_PamsProcessRunner):
             stack.callback(self._asked_names.clear)
             for answer in answers:
                 self._receive(session, answer, submitted)
+        self.batch_records.append(
+            BatchRecord(
+                n_agents=len(agents),
+                n_tasks=len(futures),
+                frame_kind=batch.snapshot.kind,
+                frame_bytes=batch.snapshot.n_bytes,
+                result_bytes=sum(result.n_bytes for _, result in results),
+                encode_seconds=encoded - start,
+                wait_seconds=arrived - encoded,
+                decode_seconds=time.perf_counter() - arrived,
+            )
+        )
 
     def _chunks(self, agents: list[Agent]) -> list[list[Agent]]:
         if not self._is_overridden("_split_agents_into_chunks"):
@@ -491,19 +550,21 @@ class MultiProcessAgentParallelRunner(_PamsProcessRunner):
     def _take_snapshot(self, batch: Batch, executor: Executor) -> None:
         """Take the snapshot that all tasks of the batch see."""
         mapped = isinstance(executor, ProcessPoolExecutor)
-        # Other executors' workers may share this interpreter, or be on another machine.
-        wants_deltas = mapped and self.snapshot_mode == "delta"
         if self._snapshots is not None and self._snapshots.mapped != mapped:
             self._close_snapshots()
+        wants_full = self.snapshot_mode == "full"
+        if isinstance(self._snapshots, DeltaSnapshots) and not self._snapshots.is_worthwhile:
+            self._close_snapshots()
+            wants_full = True
         snapshots = self._snapshots
         if snapshots is None:
-            snapshots = DeltaSnapshots() if wants_deltas else FullSnapshots(mapped=mapped)
+            # Other executors' workers may share this interpreter, or be on another machine.
+            if wants_full or not mapped:
+                snapshots = FullSnapshots(mapped=mapped)
+            else:
+                snapshots = DeltaSnapshots()
             self._snapshots = snapshots
         batch.snapshot = snapshots.take(self.simulator, batch.agents)
-        if isinstance(snapshots, DeltaSnapshots) and not snapshots.is_worthwhile:
-            snapshots.close()
-            self._snapshots = snapshots = FullSnapshots(mapped=mapped)
-            batch.snapshot = snapshots.take(self.simulator, batch.agents)
 
     def _tasks(
         self, batch: Batch, chunks: list[list[Agent]], executor: Executor
@@ -560,42 +621,55 @@ class MultiProcessAgentParallelRunner(_PamsProcessRunner):
 
     def _receive(self, session: Session, answer: Answers, submitted: list[Orders]) -> None:
         """Update the agents of a chunk one after the other, as far as their orders are valid."""
-        set_attributes = receive_orders = None
-        if self._is_overridden("_receive_synced_attributes_from_worker"):
-            set_attributes = self._receive_synced_attributes_from_worker
         if self._is_overridden("_receive_orders_from_worker"):
             receive_orders = self._receive_orders_from_worker
-        set_prng_state = answer.states.apply
-        get_root = answer.roots.get
+        elif answer.names:
+            receive_orders = None
+        else:
+            self._receive_from_silent_and_submitting(session, answer, submitted)
+            return
+        set_attributes = None
+        if self._is_overridden("_receive_synced_attributes_from_worker"):
+            set_attributes = self._receive_synced_attributes_from_worker
         for position, agent in enumerate(answer.agents):
-            root = get_root(position)
-            orders: Orders
-            if root is None:  # no orders, nothing listed, and an ordinary generator
-                if receive_orders is None:
-                    if not set_prng_state(position, getattr(agent, "prng", None)):
-                        _set_prng_state(agent, answer.prng_state(position))
-                    continue
-                orders = []
-            else:
-                orders, _, present, *values = root
-                names = answer.names.get(position)
-                if names is not None:
-                    attributes = dict(zip(present, values, strict=True))
-                    if set_attributes is None:
-                        set_values(agent, names, attributes)
-                    else:
-                        set_attributes(agent=agent, attributes=attributes)
-            if receive_orders is not None:
-                orders = receive_orders(
-                    agent=agent, orders=orders, prng_state=answer.prng_state(position)
-                )
-            else:
-                if not set_prng_state(position, getattr(agent, "prng", None)):
-                    _set_prng_state(agent, answer.prng_state(position))
+            # Without a root: no orders, nothing listed, and an ordinary generator.
+            orders, _, present, *values = answer.roots.get(position, ([], None, ()))
+            names = answer.names.get(position)
+            if names is not None:
+                attributes = dict(zip(present, values, strict=True))
+                if set_attributes is None:
+                    set_values(agent, names, attributes)
+                else:
+                    set_attributes(agent=agent, attributes=attributes)
+            if receive_orders is None:
+                answer.set_prng_state(position)
                 self._resolve_cancels(orders)
-            if len(orders) > 0:
-                self._check_orders(session, agent, orders)
-                submitted.append(orders)
+            else:
+                prng_state = answer.prng_state(position)
+                orders = receive_orders(agent=agent, orders=orders, prng_state=prng_state)
+            self._take_orders(session, agent, orders, submitted)
+
+    def _receive_from_silent_and_submitting(
+        self, session: Session, answer: Answers, submitted: list[Orders]
+    ) -> None:
+        """Update agents that list nothing, with no hook to be called.
+
+        Most of them are silent, so their generators are set in one go between two that submit.
+        """
+        start = 0
+        for position, (orders, *_) in answer.roots.items():
+            answer.set_prng_states(start, position + 1)
+            start = position + 1
+            self._resolve_cancels(orders)
+            self._take_orders(session, answer.agents[position], orders, submitted)
+        answer.set_prng_states(start, len(answer.agents))
+
+    def _take_orders(
+        self, session: Session, agent: Agent, orders: Orders, submitted: list[Orders]
+    ) -> None:
+        if len(orders) > 0:
+            self._check_orders(session, agent, orders)
+            submitted.append(orders)
 
     def _check_orders(self, session: Session, agent: Agent, orders: Orders) -> None:
         """Check submitted orders as the installed pams does."""
@@ -624,8 +698,3 @@ def _shut_down(executor: Executor) -> None:
     except BaseException:  # interrupted while waiting, which a worker that hangs makes necessary
         abandon(executor, ())
         raise
-
-
-def _set_prng_state(agent: Agent, state: Any) -> None:
-    if state is not None:
-        agent.prng.setstate(state)

@@ -11,10 +11,10 @@ from itertools import compress
 from typing import TYPE_CHECKING, Any, Protocol
 
 from .._core import RandomStates
+from ..results import CONSTANTS
 from ..simulation_objects import select_numbered, simulation_objects
 from ..snapshot import Decoder, Encoder, Source, library_reducers
 from ..transport import INLINE_LIMIT, FrameLog, Transport
-from ..results import CONSTANTS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

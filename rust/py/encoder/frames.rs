@@ -7,6 +7,7 @@ use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyIterator, PyTuple, PyType};
 
+use super::profile::Profiled;
 use crate::py::graph::changes::Piece;
 use crate::py::runtime::Runtime;
 use crate::py::types::Shape;
@@ -69,6 +70,8 @@ pub(super) enum Frame {
     },
     /// An object that goes through a reducer; the details are the topmost [`Reduction`].
     Reduce,
+    /// Below the frame, if any, of an object whose reducer's cost is wanted.
+    Profiled(Box<Profiled>),
     /// The list items of a reduction.
     Items {
         items: Py<PyIterator>,

@@ -6,11 +6,12 @@
 //!
 //! Here are the class that Python sees and the numbering of objects; `steps` has the walk,
 //! `frames` its stack, `values` the built-in types, `objects` all others, `captured` what a source
-//! records in its shadow first, `trace` the paths in error messages.
+//! records in its shadow first, `trace` the paths in error messages, `profile` what reducers cost.
 
 mod captured;
 mod frames;
 mod objects;
+mod profile;
 mod steps;
 mod trace;
 mod values;
@@ -33,6 +34,8 @@ use crate::wire::{op, Short, Write};
 pub use captured::Shadow;
 use frames::{Frame, Reduction, Written};
 use objects::Item;
+pub use profile::slow_path;
+use profile::Profile;
 pub use trace::RootNames;
 
 /// What the memo knows of an object.
@@ -73,6 +76,8 @@ pub struct Encoder {
     state: State,
     /// For the frames of a source.
     shadow: Option<Box<Shadow>>,
+    /// If it has been asked for.
+    profile: Option<Box<Profile>>,
 }
 
 #[derive(Clone, Copy, PartialEq)]
@@ -110,6 +115,7 @@ impl Encoder {
             .unbind();
         let mut encoder = Encoder {
             shadow: None,
+            profile: None,
             output: Output::new(sink, spill_bytes),
             memo: FxHashMap::default(),
             held: Vec::new(),

@@ -9,6 +9,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyString, PyType};
 
 use super::frames::{dict_frame, Frame, Reduction, Target, Written};
+use super::profile::Profiled;
 use super::values::describe;
 use super::Encoder;
 use crate::py::buffer::Buffer;
@@ -56,14 +57,13 @@ impl Encoder {
             Plan::Reducer(reducer) => {
                 let reducer = reducer.clone_ref(py);
                 self.epoch += 1;
-                let reduced = reducer.call1(py, (obj,))?;
-                self.reduced(py, obj, reduced.bind(py), Some(reducer))
+                self.reduce(py, obj, Some(reducer))
             }
             Plan::Reduce => {
                 if is_heap_type(&class) {
                     self.epoch += 1;
                 }
-                self.reduce(py, obj)
+                self.reduce(py, obj, None)
             }
         }
     }
@@ -105,7 +105,7 @@ impl Encoder {
             Err(_) => PyDict::new(py).into_any(),
         };
         let Ok(dict) = dict.cast_exact::<PyDict>() else {
-            return self.reduce(py, obj);
+            return self.reduce(py, obj, None);
         };
         self.read_items(dict);
         let known = match self.plans.get(&(class.as_ptr() as usize)) {
@@ -125,7 +125,7 @@ impl Encoder {
             return self.first_attributes(py, dict, shape);
         }
         let Some(names) = attribute_names(dict)? else {
-            return self.reduce(py, obj);
+            return self.reduce(py, obj, None);
         };
         let shape = self.define_shape(py, class, names)?;
         self.put_number(op::NEW, shape.number);
@@ -241,7 +241,7 @@ impl Encoder {
 
     fn random(&mut self, py: Python<'_>, obj: &Bound<'_, PyAny>) -> PyResult<Written> {
         let Some(layout) = &Runtime::get(py)?.random else {
-            return self.reduce(py, obj);
+            return self.reduce(py, obj, None);
         };
         let (output, number) = (&mut self.output, self.objects);
         let offset = layout.read(obj, |position, words| {
@@ -253,7 +253,7 @@ impl Encoder {
             offset
         })?;
         let Some(offset) = offset else {
-            return self.reduce(py, obj);
+            return self.reduce(py, obj, None);
         };
         if self.shadow.is_none() {
             self.randoms.push((number, offset));
@@ -303,7 +303,29 @@ impl Encoder {
         Ok(Written::Yes)
     }
 
-    fn reduce(&mut self, py: Python<'_>, obj: &Bound<'_, PyAny>) -> PyResult<Written> {
+    /// Has an object go through `reducer`, or its `__reduce_ex__`.
+    fn reduce(
+        &mut self,
+        py: Python<'_>,
+        obj: &Bound<'_, PyAny>,
+        reducer: Option<Py<PyAny>>,
+    ) -> PyResult<Written> {
+        if self.profile.is_some() {
+            return self.begin(Profiled::frame(obj, reducer));
+        }
+        self.reduce_now(py, obj, reducer)
+    }
+
+    pub(super) fn reduce_now(
+        &mut self,
+        py: Python<'_>,
+        obj: &Bound<'_, PyAny>,
+        reducer: Option<Py<PyAny>>,
+    ) -> PyResult<Written> {
+        if let Some(reducer) = reducer {
+            let reduced = reducer.call1(py, (obj,))?;
+            return self.reduced(py, obj, reduced.bind(py), Some(reducer));
+        }
         if let Some(method) = obj.getattr_opt(intern!(py, "__reduce_ex__"))? {
             let reduced = method.call1((5,))?;
             return self.reduced(py, obj, &reduced, None);

@@ -123,6 +123,7 @@ impl Encoder {
             } => return self.step_recorded(py, *number, next, shape.as_ref()),
             Frame::Pieces { pieces } => return self.step_pieces(py, pieces),
             Frame::Pending { is_open } => return self.step_pending(py, is_open),
+            Frame::Profiled(profiled) => return self.step_profiled(py, profiled),
             Frame::Reduce => {
                 let Some(mut reduction) = self.reductions.pop() else {
                     unreachable!("there is a reduction for each of its frames");

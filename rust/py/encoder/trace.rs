@@ -95,6 +95,7 @@ impl Encoder {
                 } => steps.extend(self.recorded_step(py, *number, *next, shape.is_some())),
                 // Whoever gets an error takes a keyframe instead, which has a path from a root.
                 Frame::Pieces { .. } | Frame::Pending { .. } => {}
+                Frame::Profiled(_) => {}
                 Frame::Items { index, .. } => steps.push(Step::Index(index.saturating_sub(1))),
                 // The stage is the one after what is being encoded.
                 Frame::Reduce => match reductions.next().map(|r| (r.stage, r.newobj)) {

@@ -27,8 +27,8 @@ use pyo3::types::{PyDict, PyFrozenSet, PyList, PyTuple};
 use rustc_hash::FxHashMap;
 
 use super::numbers::words;
-use crate::mersenne::STATE_LEN;
 use super::prefetch::prefetch;
+use crate::mersenne::STATE_LEN;
 use composite::Anatomy;
 use kind::Kind;
 use recorded::{Layout, Recorded};

@@ -164,6 +164,34 @@ impl Recorded {
         }
     }
 
+    /// Records a generator anew, calling `compare` with its old record and its new state, which
+    /// says whether the words are the old ones. `None` if this is no generator, or none any more
+    /// whose state can be read.
+    ///
+    /// `compare` must not run Python code.
+    pub fn refresh_random(
+        &mut self,
+        obj: &Bound<'_, PyAny>,
+        compare: impl FnOnce(&RandomRecord, Position, &[u8; STATE_LEN]) -> bool,
+    ) -> PyResult<Option<()>> {
+        let Recorded::Random(record) = self else {
+            return Ok(None);
+        };
+        let Some(layout) = &Runtime::get(obj.py())?.random else {
+            return Ok(None);
+        };
+        if !layout.is_exact(obj) {
+            return Ok(None);
+        }
+        layout.read(obj, |position, words| {
+            let same_words = compare(record, position, words);
+            record.position = position;
+            if !same_words {
+                record.words = *words;
+            }
+        })
+    }
+
     /// Objects that the record refers to.
     pub fn children(&self) -> &[Py<PyAny>] {
         match self {
@@ -265,16 +293,18 @@ impl Recorded {
                 if !layout.is_exact(obj) {
                     return Ok(false);
                 }
-                let dict = own_dict(obj);
-                let dict = match dict.filter(|dict| is_only_owner(dict)) {
-                    Some(dict) => dict,
-                    None => replace_dict(obj)?,
-                };
-                dropped.extend(dict_items(&dict));
-                if dict.len() != 1 {
-                    dict.clear();
+                let dict = own_dict(obj).filter(is_only_owner);
+                let same_words = layout.read(obj, |_, words| *words == record.words)?;
+                match (&dict, same_words) {
+                    (Some(_), Some(true)) => layout.write_position(obj, record.position)?,
+                    (Some(_), Some(false)) => layout.write(obj, record.position, &record.words)?,
+                    _ => {
+                        dropped.extend(dict.iter().flat_map(|dict| dict_items(dict)));
+                        replace_dict(obj)?;
+                        layout.write(obj, record.position, &record.words)?;
+                    }
                 }
-                layout.write(obj, record.position, &record.words)?;
+                return Ok(true);
             }
         }
         // Sets may come back in another order, and keys of the user's may no longer be found.

@@ -4,7 +4,8 @@ use pyo3::exceptions::PyException;
 use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::{
-    PyByteArray, PyBytes, PyDict, PyFrozenSet, PyList, PySet, PyString, PyTuple, PyType,
+    PyByteArray, PyBytes, PyDict, PyFloat, PyFrozenSet, PyInt, PyList, PySet, PyString, PyTuple,
+    PyType,
 };
 use rustc_hash::{FxHashMap, FxHashSet};
 
@@ -13,10 +14,10 @@ use super::numpy_random::pickled_state;
 use super::recorded::Recorded;
 use super::Graph;
 use crate::error::DecodeError;
+use crate::mersenne::STATE_LEN;
 use crate::py::buffer::Buffer;
 use crate::py::decoder::{update, Changes, Decoded};
 use crate::py::encoder::Encoder;
-use crate::mersenne::STATE_LEN;
 use crate::py::numbers::{words, NO_NUMBER};
 use crate::py::packed_states::RandomStatePacker;
 use crate::py::runtime::Runtime;
@@ -186,7 +187,10 @@ impl Replica {
                 .map(|agent| contents.graph.prng_of(agent, number_at))
                 .collect()
         };
-        Ok(RandomStatePacker::for_replica(this.clone().unbind(), numbers))
+        Ok(RandomStatePacker::for_replica(
+            this.clone().unbind(),
+            numbers,
+        ))
     }
 
     /// Whether any of these objects is one of the copy's that can change.
@@ -221,6 +225,14 @@ impl Replica {
         };
         drop(dropped);
     }
+}
+
+/// Whether dropping an object runs no code.
+fn is_inert(obj: &Bound<'_, PyAny>) -> bool {
+    obj.is_none()
+        || obj.is_exact_instance_of::<PyFloat>()
+        || obj.is_exact_instance_of::<PyInt>()
+        || obj.is_exact_instance_of::<PyString>()
 }
 
 impl Replica {
@@ -291,12 +303,18 @@ impl Contents {
             return Ok(());
         }
         for number in changes.updated {
-            let Some(node) = self.graph.nodes.get(number as usize) else {
+            let Some(node) = self.graph.nodes.get_mut(number as usize) else {
                 continue;
             };
             let Some(obj) = node.obj.as_ref().map(|obj| obj.clone_ref(py)) else {
                 continue;
             };
+            let refreshed = node
+                .recorded
+                .refresh_random(obj.bind(py), |old, _, words| old.words == *words)?;
+            if refreshed.is_some() {
+                continue;
+            }
             let kind = node.recorded.kind();
             match self.graph.capture(kind, obj.bind(py))? {
                 Some(recorded) => drop(self.graph.record(number, recorded)),
@@ -366,6 +384,10 @@ impl Contents {
                 if !node.recorded.restore(obj.bind(py), &mut dropped)? {
                     return Ok(false);
                 }
+            }
+            // Only finalizers could change anything again.
+            if dropped.iter().all(|obj| is_inert(obj.bind(py))) {
+                break;
             }
         }
         for number in &self.opaque {

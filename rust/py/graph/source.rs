@@ -1,18 +1,20 @@
 //! The side of the original: frames of a graph, each with what has changed since the last.
 
 use std::hash::{BuildHasher, Hasher};
+use std::sync::Mutex;
 
 use pyo3::exceptions::{PyException, PyValueError};
 use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyList, PyTuple};
+use rustc_hash::FxHashSet;
 
 use super::changes::{pieces, Piece, Removed};
 use super::kind::Kind;
 use super::numpy_random::{pickled_state, state};
-use super::recorded::{reference_count, Recorded};
-use crate::py::encoder::{Encoder, RootNames};
+use super::recorded::{reference_count, RandomRecord, Recorded};
 use crate::mersenne::STATE_LEN;
+use crate::py::encoder::{Encoder, RootNames};
 use crate::py::numbers::words;
 use crate::py::packed_states::RandomStates;
 use crate::random_states::put_change;
@@ -35,6 +37,8 @@ pub struct Source {
     is_closed: bool,
     /// The latest frame may differ from what was recorded, so the next one must be a keyframe.
     is_torn: bool,
+    /// Numbers of generators that have been set since the latest frame. Agents can share one.
+    disturbed: Mutex<FxHashSet<u32>>,
     /// Numbers of objects that may have been dropped from the graph.
     candidates: Vec<u32>,
     /// Count of objects from which on all of them are looked through for dropped ones.
@@ -65,6 +69,7 @@ impl Source {
             is_keyframe: false,
             is_closed: false,
             is_torn: false,
+            disturbed: Mutex::default(),
             candidates: Vec::new(),
             sweep_at: 0,
         })
@@ -158,7 +163,12 @@ impl Source {
         let numbers = {
             let source = this.try_borrow()?;
             let encoder = source.latest()?;
-            let find = |agent| encoder.shadow().graph.prng_of(agent, |at| encoder.number_at(at));
+            let find = |agent| {
+                encoder
+                    .shadow()
+                    .graph
+                    .prng_of(agent, |at| encoder.number_at(at))
+            };
             let agents = words::<4>(agents)?.into_iter().map(u32::from_le_bytes);
             agents.map(find).collect()
         };
@@ -187,6 +197,32 @@ impl Source {
         self.encoder.as_ref()?.shadow().graph.words_of(number)
     }
 
+    /// The record of a generator that nobody is known to have set since the latest frame.
+    pub fn undisturbed(&self, number: u32, prng: &Bound<'_, PyAny>) -> Option<&RandomRecord> {
+        let node = self
+            .encoder
+            .as_ref()?
+            .shadow()
+            .graph
+            .nodes
+            .get(number as usize)?;
+        let disturbed = self.disturbed.lock();
+        if disturbed.is_ok_and(|numbers| numbers.contains(&number)) {
+            return None;
+        }
+        match &node.recorded {
+            Recorded::Random(record) if node.obj.as_ref()?.is(prng) => Some(record),
+            _ => None,
+        }
+    }
+
+    /// Takes note that more than the index of a generator is being set.
+    pub fn disturb(&self, number: u32) {
+        if let Ok(mut numbers) = self.disturbed.lock() {
+            numbers.insert(number);
+        }
+    }
+
     fn latest(&self) -> PyResult<&Encoder> {
         self.encoder
             .as_ref()
@@ -194,6 +230,9 @@ impl Source {
     }
 
     fn done(&mut self, is_keyframe: bool) {
+        if let Ok(mut numbers) = self.disturbed.lock() {
+            numbers.clear();
+        }
         self.next_sequence += 1;
         self.is_keyframe = is_keyframe;
     }
@@ -274,7 +313,8 @@ impl Source {
         encoder: &mut Encoder,
         changed: Vec<u32>,
     ) -> PyResult<bool> {
-        let mut captured = Vec::with_capacity(changed.len());
+        let mut captured = Vec::new();
+        let mut randoms = Vec::new();
         for number in changed {
             let graph = &mut encoder.shadow_mut().graph;
             let node = &graph.nodes[number as usize];
@@ -282,36 +322,25 @@ impl Source {
                 continue;
             };
             let kind = node.recorded.kind();
+            if kind == Kind::Random {
+                randoms.push((number, obj));
+                continue;
+            }
             let Some(recorded) = graph.capture(kind, obj.bind(py))? else {
                 return Ok(false);
             };
             captured.push((number, recorded));
         }
+        if !put_randoms(py, encoder, randoms)? {
+            return Ok(false);
+        }
         for (number, recorded) in &captured {
             clone_lists(py, encoder, *number, recorded)?;
         }
-        captured.sort_unstable_by_key(|(number, _)| *number);
-        let mut randoms = Vec::new();
-        let mut n_randoms = 0_u64;
-        let mut last = 0;
         for (number, recorded) in captured {
             let graph = &mut encoder.shadow_mut().graph;
             let former = graph.record(number, recorded);
             let recorded = &graph.nodes[number as usize].recorded;
-            if let (Recorded::Random(old), Recorded::Random(new)) = (&former, recorded) {
-                randoms.put_varint(u64::from(number - last));
-                let old_gauss = old.position.gauss_next;
-                put_change(
-                    &mut randoms,
-                    &old.words,
-                    old_gauss,
-                    &new.words,
-                    new.position,
-                );
-                last = number;
-                n_randoms += 1;
-                continue;
-            }
             let mut removed = Removed::default();
             let Some(pieces) = pieces(py, &former, recorded, &mut removed) else {
                 return Ok(false);
@@ -325,12 +354,6 @@ impl Source {
                     .filter_map(|address| encoder.number_at(*address)),
             );
             encoder.shadow_mut().add_pending(number, pieces);
-        }
-        if n_randoms > 0 {
-            let out = encoder.out();
-            out.put_byte(op::RANDOM_STATES);
-            out.put_varint(n_randoms);
-            out.put_bytes(&randoms);
         }
         Ok(true)
     }
@@ -401,6 +424,39 @@ impl Source {
         }
         Ok(())
     }
+}
+
+/// Writes the new states of generators; `false` if one cannot be read any more.
+fn put_randoms(
+    py: Python<'_>,
+    encoder: &mut Encoder,
+    mut randoms: Vec<(u32, Py<PyAny>)>,
+) -> PyResult<bool> {
+    if randoms.is_empty() {
+        return Ok(true);
+    }
+    randoms.sort_unstable_by_key(|(number, _)| *number);
+    let mut changes = Vec::with_capacity(4 * randoms.len());
+    let mut last = 0;
+    for (number, obj) in &randoms {
+        changes.put_varint(u64::from(number - last));
+        last = *number;
+        let node = &mut encoder.shadow_mut().graph.nodes[*number as usize];
+        let refreshed = node
+            .recorded
+            .refresh_random(obj.bind(py), |old, position, words| {
+                let old_gauss = old.position.gauss_next;
+                put_change(&mut changes, &old.words, old_gauss, words, position)
+            })?;
+        if refreshed.is_none() {
+            return Ok(false);
+        }
+    }
+    let out = encoder.out();
+    out.put_byte(op::RANDOM_STATES);
+    out.put_varint(randoms.len() as u64);
+    out.put_bytes(&changes);
+    Ok(true)
 }
 
 /// Sends a new list that begins as the one that it replaces did as a clone with changes.
