@@ -329,11 +329,14 @@ class RandomStates:
             Whether it was set: ``False`` for another type, one with a ``setstate`` of its own,
             or a state marked as absent.
         """
-    def apply_range(self, prngs: list[Any], index: int, skipped: int = 0, /) -> int:
-        """Set the states from ``index`` on of ``prngs`` without the first ``skipped`` of them.
+    def apply_recorded(self, start: int, stop: int, /) -> int:
+        """Set the states from ``start`` to before ``stop`` of the agents' generators.
+
+        Possible for states from :meth:`Source.random_states`: the source knows the generators.
 
         Returns:
-            How many were set before the first for which :meth:`apply` returns ``False``.
+            The first index whose state was not set: :meth:`apply` would return ``False``, or the
+            generator is not known.
         """
     def close(self) -> None:
         """Release ``frame``."""

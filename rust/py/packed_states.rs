@@ -2,7 +2,7 @@
 
 use pyo3::exceptions::{PyIndexError, PyValueError};
 use pyo3::prelude::*;
-use pyo3::types::{PyBytes, PyList, PyTuple};
+use pyo3::types::{PyBytes, PyTuple};
 
 use super::buffer::Buffer;
 use super::graph::replica::Replica;
@@ -258,22 +258,26 @@ impl RandomStates {
         Ok(applied.is_some())
     }
 
-    /// Set states of consecutive generators; returns how many until the first that was not set.
-    #[pyo3(signature = (prngs, index, skipped=0, /))]
-    fn apply_range(
-        &self,
-        prngs: &Bound<'_, PyList>,
-        index: usize,
-        skipped: usize,
-    ) -> PyResult<usize> {
-        for (done, prng) in prngs.iter().skip(skipped).enumerate() {
-            if !self.apply_index(index + done, &prng)?
-                && !self.apply(prngs.py(), index + done, &prng)?
-            {
-                return Ok(done);
+    /// Set states of the generators that a source has recorded; returns where it stopped.
+    #[pyo3(signature = (start, stop, /))]
+    fn apply_recorded(&self, py: Python<'_>, start: usize, stop: usize) -> PyResult<usize> {
+        let Bases::Source(source, numbers) = &self.bases else {
+            return Ok(start);
+        };
+        for index in start..stop {
+            let recorded = match numbers.get(index) {
+                Some(Some(number)) => source.try_borrow(py)?.recorded_object(py, *number),
+                _ => None,
+            };
+            let Some(prng) = recorded else {
+                return Ok(index);
+            };
+            let prng = prng.bind(py);
+            if !self.apply_index(index, prng)? && !self.apply(py, index, prng)? {
+                return Ok(index);
             }
         }
-        Ok(prngs.len().saturating_sub(skipped))
+        Ok(stop)
     }
 
     /// Release the frame.

@@ -108,14 +108,12 @@ class Answers:
 
     def set_prng_states(self, start: int, stop: int) -> None:
         """Update the generators of the agents from ``start`` to before ``stop``."""
-        prngs = [getattr(agent, "prng", None) for agent in self.agents[start:stop]]
-        done = 0
-        while True:
-            done += self.states.apply_range(prngs, start + done, done)
-            if done == len(prngs):
-                return
-            self.set_prng_state(start + done)
-            done += 1
+        position = start
+        while position < stop:
+            position = self.states.apply_recorded(position, stop)
+            if position < stop:
+                self.set_prng_state(position)
+                position += 1
 
 
 def wait_for_results(

@@ -197,6 +197,12 @@ impl Source {
         self.encoder.as_ref()?.shadow().graph.words_of(number)
     }
 
+    /// The object with a number.
+    pub fn recorded_object(&self, py: Python<'_>, number: u32) -> Option<Py<PyAny>> {
+        let graph = &self.encoder.as_ref()?.shadow().graph;
+        graph.object(number).map(|obj| obj.clone_ref(py))
+    }
+
     /// The record of a generator that nobody is known to have set since the latest frame.
     pub fn undisturbed(&self, number: u32, prng: &Bound<'_, PyAny>) -> Option<&RandomRecord> {
         let node = self
