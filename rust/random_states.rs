@@ -152,8 +152,9 @@ const CHANGE_SOURCE_BITS: u64 = 2;
 const CHANGE_GAUSS: u64 = 1 << CHANGE_SOURCE_BITS;
 const CHANGE_SAME_GAUSS: u64 = 1 << (CHANGE_SOURCE_BITS + 1);
 const CHANGE_INDEX_SHIFT: u64 = CHANGE_SOURCE_BITS + 2;
-/// In place of a count of twists: the words are written out.
-const CHANGE_FULL: u64 = 3;
+/// In place of a count of twists: a byte with the count follows, or 0 if the words are written
+/// out.
+const CHANGE_MORE: u64 = 3;
 
 /// Appends the new state of a generator for somebody who has its old one; returns whether the
 /// words are the old ones.
@@ -168,8 +169,8 @@ pub fn put_change(
     words: &[u8; STATE_LEN],
     at: Position,
 ) -> bool {
-    let twists = twists_between(old, words).map_or(CHANGE_FULL, u64::from);
-    let source = twists.min(CHANGE_FULL);
+    let twists = twists_between(old, words);
+    let source = twists.map_or(CHANGE_MORE, |twists| u64::from(twists).min(CHANGE_MORE));
     let bits = |gauss: Option<f64>| gauss.map(f64::to_bits);
     let gauss = match at.gauss_next {
         None => 0,
@@ -180,10 +181,13 @@ pub fn put_change(
     if let Some(value) = at.gauss_next.filter(|_| gauss & CHANGE_SAME_GAUSS == 0) {
         out.put_bytes(&value.to_le_bytes());
     }
-    if source == CHANGE_FULL {
-        out.put_bytes(words);
+    if source == CHANGE_MORE {
+        out.put_byte(twists.unwrap_or(0));
+        if twists.is_none() {
+            out.put_bytes(words);
+        }
     }
-    twists == 0
+    twists == Some(0)
 }
 
 /// New words of a generator.
@@ -207,8 +211,24 @@ pub fn read_change<'a>(
         _ if number & CHANGE_SAME_GAUSS != 0 => old_gauss_next(),
         _ => Some(f64::from_le_bytes(reader.array()?)),
     };
-    let words = match number & CHANGE_FULL {
-        CHANGE_FULL => {
+    let few = (number & CHANGE_MORE) as u8;
+    let twists = if u64::from(few) == CHANGE_MORE {
+        let at = reader.position();
+        match reader.byte()? {
+            0 => None,
+            twists if twists <= MAX_TWISTS => Some(twists),
+            _ => {
+                return Err(DecodeError::Malformed {
+                    what: "too many twists",
+                    at,
+                })
+            }
+        }
+    } else {
+        Some(few)
+    };
+    let words = match twists {
+        None => {
             let left = reader.remaining();
             let words = reader.bytes(STATE_LEN as u64)?;
             NewWords::Full(words.first_chunk().ok_or(DecodeError::Truncated {
@@ -217,7 +237,7 @@ pub fn read_change<'a>(
                 left,
             })?)
         }
-        twists => NewWords::Twists(twists as u8),
+        Some(twists) => NewWords::Twists(twists),
     };
     Ok((words, Position { index, gauss_next }))
 }

@@ -6,9 +6,18 @@ use std::sync::Arc;
 use pyo3::exceptions::PyAttributeError;
 use pyo3::ffi;
 use pyo3::prelude::*;
-use pyo3::types::{PyDict, PyTuple, PyType};
+use pyo3::types::{PyDict, PyString, PyTuple, PyType};
 
 use super::runtime::Runtime;
+
+/// Attributes of an instance that would take part in pickling it.
+pub const INSTANCE_HOOKS: [&str; 5] = [
+    "__reduce_ex__",
+    "__reduce__",
+    "__getstate__",
+    "__getnewargs__",
+    "__getnewargs_ex__",
+];
 
 /// What the encoder does with the instances of one exact type.
 pub enum Plan {
@@ -167,7 +176,7 @@ pub fn has_default_hooks(class: &Bound<'_, PyType>, base: &Bound<'_, PyType>) ->
         "__getnewargs_ex__",
         "__getattr__",
     ] {
-        if lookup(class, name)?.is_some() && lookup(base, name)?.is_none() {
+        if !inherits(class, base, name)? {
             return Ok(false);
         }
     }
@@ -230,6 +239,14 @@ fn declares_no_slots(slots: &Bound<'_, PyAny>) -> PyResult<bool> {
         Ok(names) => Ok(names.iter().all(|name| harmless(&name))),
         Err(_) => Ok(false),
     }
+}
+
+/// Whether the name of an attribute is that of a hook for pickle.
+pub fn is_instance_hook(name: &Bound<'_, PyAny>) -> bool {
+    name.cast_exact::<PyString>().is_ok_and(|name| {
+        name.to_str()
+            .is_ok_and(|name| INSTANCE_HOOKS.contains(&name))
+    })
 }
 
 fn lookup<'py>(class: &Bound<'py, PyType>, name: &str) -> PyResult<Option<Bound<'py, PyAny>>> {

@@ -19,7 +19,7 @@ use crate::py::graph::recorded::Recorded;
 use crate::py::graph::Graph;
 use crate::py::numbers::NO_NUMBER;
 use crate::py::output::Output;
-use crate::py::types::{hash_is_settled, plan, Shape};
+use crate::py::types::{hash_is_settled, plan, Plan, Shape};
 use crate::wire::{op, Write};
 
 /// First number of the objects in a fingerprint, above those of a shadow.
@@ -228,7 +228,13 @@ impl Encoder {
         if self.shadow.is_none() {
             return Ok(());
         }
-        let kind = self.kind_of(&obj.get_type())?;
+        let class = obj.get_type();
+        let mut kind = self.kind_of(&class)?;
+        let plan = self.plans.get(&(class.as_ptr() as usize));
+        if kind == Kind::Composite && !matches!(plan, Some((_, Plan::Reduce))) {
+            // A registered reducer, or one of the instance's own, may leave out anything.
+            kind = Kind::Custom;
+        }
         let shadow = self.shadow_mut();
         match kind {
             Kind::Custom => shadow.graph.is_untrackable = true,

@@ -17,7 +17,7 @@ use crate::py::errors::{no_memory, owned};
 use crate::py::graph::kind::Kind;
 use crate::py::prefetch::prefetch;
 use crate::py::runtime::Runtime;
-use crate::py::types::{is_heap_type, plan, Plan, Shape};
+use crate::py::types::{is_heap_type, plan, Plan, Shape, INSTANCE_HOOKS};
 use crate::random_states::put_gauss;
 use crate::wire::{op, Write};
 
@@ -27,15 +27,6 @@ const MAX_SHAPES: usize = 8;
 const MAX_REDUCE_DEPTH: usize = 200_000;
 /// Nested visits of one object through its own constructor arguments.
 const MAX_REENTRY: u32 = 100;
-/// Attributes of an instance that would take part in pickling it.
-const INSTANCE_HOOKS: [&str; 5] = [
-    "__reduce_ex__",
-    "__reduce__",
-    "__getstate__",
-    "__getnewargs__",
-    "__getnewargs_ex__",
-];
-
 impl Encoder {
     pub(super) fn by_plan(&mut self, py: Python<'_>, obj: &Bound<'_, PyAny>) -> PyResult<Written> {
         let class = obj.get_type();

@@ -92,7 +92,10 @@ impl Encoder {
                     number,
                     next,
                     shape,
-                } => steps.extend(self.recorded_step(py, *number, *next, shape.is_some())),
+                } => {
+                    let parts = (*number, *next, shape.is_some());
+                    steps.extend(self.recorded_step(py, parts, was_in_state));
+                }
                 // Whoever gets an error takes a keyframe instead, which has a path from a root.
                 Frame::Pieces { .. } | Frame::Pending { .. } => {}
                 Frame::Profiled(_) => {}
@@ -121,14 +124,19 @@ impl Encoder {
     fn recorded_step(
         &self,
         py: Python<'_>,
-        number: u32,
-        next: usize,
-        has_shape: bool,
+        (number, next, has_shape): (u32, usize, bool),
+        is_state: bool,
     ) -> Option<Step> {
         let shadow = self.shadow.as_ref()?;
         let done = next.checked_sub(1)?;
         Some(match &shadow.graph.nodes[number as usize].recorded {
-            Recorded::Dict(items) if done % 2 == 1 => Step::key(items.get(done - 1)?.bind(py)),
+            Recorded::Dict(items) if done % 2 == 1 => {
+                let key = items.get(done - 1)?.bind(py);
+                match is_state {
+                    true => Step::attribute(key),
+                    false => Step::key(key),
+                }
+            }
             Recorded::Dict(_) => Step::DictKey,
             Recorded::Set(_) => Step::Element,
             Recorded::Instance(layout, _) => {

@@ -1,5 +1,7 @@
 //! NumPy arrays: their bytes are compared, sent as far as they have changed, and restored.
 
+use std::hash::{DefaultHasher, Hash, Hasher};
+
 use pyo3::intern;
 use pyo3::prelude::*;
 
@@ -42,6 +44,18 @@ impl Form {
             && self.strides == other.strides
             && self.is_writable == other.is_writable
     }
+}
+
+/// A hash of all but the items of an array; 0 for anything else.
+pub fn form_hash(obj: &Bound<'_, PyAny>) -> PyResult<u64> {
+    if !obj.get_type().is(&Runtime::get(obj.py())?.numpy_array) {
+        return Ok(0);
+    }
+    let form = Form::of(obj)?;
+    let mut hasher = DefaultHasher::new();
+    (form.dtype.as_ptr() as usize).hash(&mut hasher);
+    (form.shape, form.strides, form.is_writable).hash(&mut hasher);
+    Ok(hasher.finish())
 }
 
 impl ArrayRecord {

@@ -10,7 +10,10 @@ use std::ffi::c_void;
 use pyo3::ffi;
 use pyo3::intern;
 use pyo3::prelude::*;
-use pyo3::types::{PyDict, PyList, PySet, PyString, PyTuple, PyType};
+use pyo3::types::{
+    PyBytes, PyComplex, PyDict, PyFloat, PyFrozenSet, PyInt, PyList, PySet, PyString, PyTuple,
+    PyType,
+};
 
 use super::recorded::{
     dict_is, for_each_item, list_items, own_dict, restore_dict, same_items, set_generically,
@@ -30,6 +33,8 @@ pub enum Base {
     OrderedDict,
     Set,
     Deque,
+    /// `str`, `int`, `tuple` etc.: what it holds never changes.
+    Immutable,
 }
 
 /// How the instances of one class are taken apart.
@@ -39,6 +44,8 @@ pub struct Anatomy {
     /// Names and descriptors of the slots.
     slots: Vec<(Py<PyString>, Py<PyAny>)>,
     has_dict: bool,
+    /// Pickle copies slots and attributes.
+    copies_attributes: bool,
 }
 
 /// The parts of an object. An absent slot is `None`.
@@ -64,6 +71,13 @@ impl Anatomy {
             (py.get_type::<PyList>(), Base::List),
             (py.get_type::<PyDict>(), Base::Dict),
             (py.get_type::<PySet>(), Base::Set),
+            (py.get_type::<PyString>(), Base::Immutable),
+            (py.get_type::<PyBytes>(), Base::Immutable),
+            (py.get_type::<PyInt>(), Base::Immutable),
+            (py.get_type::<PyFloat>(), Base::Immutable),
+            (py.get_type::<PyComplex>(), Base::Immutable),
+            (py.get_type::<PyTuple>(), Base::Immutable),
+            (py.get_type::<PyFrozenSet>(), Base::Immutable),
             (py.get_type::<PyAny>(), Base::Object),
         ];
         let mut found = None;
@@ -106,6 +120,9 @@ impl Anatomy {
             base,
             slots,
             has_dict: dict_offset != 0,
+            // The reducers of these two leave them out.
+            copies_attributes: base != Base::DefaultDict
+                && !class.is_subclass(runtime.counter.bind(py))?,
             class: class.clone().unbind(),
         }))
     }
@@ -143,7 +160,7 @@ impl Anatomy {
     fn items(&self, obj: &Bound<'_, PyAny>) -> PyResult<Items> {
         let py = obj.py();
         Ok(match self.base {
-            Base::Object => Items::default(),
+            Base::Object | Base::Immutable => Items::default(),
             Base::List => list_items(obj.cast::<PyList>()?),
             Base::Set => set_items(obj.cast::<PySet>()?)?,
             Base::Dict | Base::DefaultDict => {
@@ -236,17 +253,32 @@ impl Anatomy {
         }
         if !same_items(&self.items(obj)?, &parts.items) {
             dropped.extend(self.items(obj)?);
-            self.clear_items(obj)?;
-            self.add_items(obj, &parts.items)?;
+            self.refill(obj, parts)?;
         }
         Ok(())
+    }
+
+    /// Keys or elements among the parts.
+    pub fn keys<'a>(&self, parts: &'a Parts) -> impl Iterator<Item = &'a Py<PyAny>> + Clone {
+        let (items, step): (&[_], _) = match self.base {
+            Base::Set => (&parts.items, 1),
+            Base::Dict | Base::DefaultDict | Base::OrderedDict => (&parts.items, 2),
+            _ => (&[], 1),
+        };
+        items.iter().step_by(step)
+    }
+
+    /// Puts the items in their places again.
+    pub fn refill(&self, obj: &Bound<'_, PyAny>, parts: &Parts) -> PyResult<()> {
+        self.clear_items(obj)?;
+        self.add_items(obj, &parts.items)
     }
 
     /// Calls a method of the built-in base class, whatever the class overrides.
     fn base_method<'py>(&self, py: Python<'py>, name: &str) -> PyResult<Bound<'py, PyAny>> {
         let runtime = Runtime::get(py)?;
         let class = match self.base {
-            Base::Object => py.get_type::<PyAny>(),
+            Base::Object | Base::Immutable => py.get_type::<PyAny>(),
             Base::List => py.get_type::<PyList>(),
             Base::Set => py.get_type::<PySet>(),
             Base::Dict | Base::DefaultDict => py.get_type::<PyDict>(),
@@ -257,7 +289,7 @@ impl Anatomy {
     }
 
     fn clear_items(&self, obj: &Bound<'_, PyAny>) -> PyResult<()> {
-        if self.base != Base::Object {
+        if !matches!(self.base, Base::Object | Base::Immutable) {
             self.base_method(obj.py(), "clear")?.call1((obj,))?;
         }
         Ok(())
@@ -266,7 +298,7 @@ impl Anatomy {
     fn add_items(&self, obj: &Bound<'_, PyAny>, items: &[Py<PyAny>]) -> PyResult<()> {
         let py = obj.py();
         match self.base {
-            Base::Object => {}
+            Base::Object | Base::Immutable => {}
             Base::List | Base::Deque => {
                 let items = PyList::new(py, items)?;
                 self.base_method(py, "extend")?.call1((obj, items))?;
@@ -292,13 +324,17 @@ impl Anatomy {
         let present = self.slots.iter().zip(&parts.slots);
         let slots = PyDict::new(py);
         for ((name, _), value) in present {
-            if let Some(value) = value {
+            if let Some(value) = value.as_ref().filter(|_| self.copies_attributes) {
                 slots.set_item(name, value)?;
             }
         }
+        let attributes: &[Py<PyAny>] = match self.copies_attributes {
+            true => &parts.attributes,
+            false => &[],
+        };
         (
             slots,
-            PyTuple::new(py, &parts.attributes)?,
+            PyTuple::new(py, attributes)?,
             PyTuple::new(py, &parts.items)?,
             &parts.factory,
         )
@@ -328,6 +364,11 @@ impl Anatomy {
 }
 
 impl Parts {
+    /// Names of the attributes in the `__dict__`.
+    pub fn names(&self) -> impl Iterator<Item = &Py<PyAny>> {
+        self.attributes.iter().step_by(2)
+    }
+
     /// Objects that the parts refer to.
     pub fn children(&self) -> impl Iterator<Item = &Py<PyAny>> {
         let slots = self.slots.iter().flatten();

@@ -24,10 +24,11 @@ use std::sync::Arc;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyFrozenSet, PyList, PyTuple};
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::numbers::words;
 use super::prefetch::prefetch;
+use super::types::is_instance_hook;
 use crate::mersenne::STATE_LEN;
 use composite::Anatomy;
 use kind::Kind;
@@ -58,6 +59,8 @@ pub struct Graph {
     /// Instances of one class mostly have the same attributes in the same order.
     layouts: FxHashMap<usize, Vec<Arc<Layout>>>,
     anatomies: FxHashMap<usize, Arc<Anatomy>>,
+    /// Numbers of containers in which the place of an item depends on its contents.
+    pub unsettled: FxHashSet<u32>,
     /// An object has been met whose state is not all visible.
     pub is_untrackable: bool,
 }
@@ -65,6 +68,7 @@ pub struct Graph {
 impl Graph {
     /// Takes up an object under a number that is free.
     pub fn insert(&mut self, number: u32, obj: Option<Py<PyAny>>, recorded: Recorded) {
+        self.unsettled.remove(&number);
         let index = number as usize;
         if index >= self.nodes.len() {
             self.nodes.resize_with(index + 1, Node::default);
@@ -79,6 +83,7 @@ impl Graph {
     ///
     /// The former record is returned, to be dropped when that may run Python code.
     pub fn record(&mut self, number: u32, recorded: Recorded) -> Recorded {
+        self.unsettled.remove(&number);
         let former = std::mem::replace(&mut self.nodes[number as usize].recorded, recorded);
         self.list(number);
         former
@@ -90,10 +95,14 @@ impl Graph {
             node.is_listed = true;
             self.tracked.push(number);
         }
+        if node.recorded.has_unsettled_keys() {
+            self.unsettled.insert(number);
+        }
     }
 
     /// Removes an object. It is returned, since dropping it can run Python code.
     pub fn remove(&mut self, number: u32) -> Node {
+        self.unsettled.remove(&number);
         let node = &mut self.nodes[number as usize];
         Node {
             obj: node.obj.take(),
@@ -121,6 +130,12 @@ impl Graph {
         let layout = match known {
             Some(layout) => layout.clone(),
             None => {
+                if names
+                    .iter()
+                    .any(|name| is_instance_hook(name.bind(obj.py())))
+                {
+                    return Ok(None);
+                }
                 let layout = Arc::new(Layout::new(class, &names));
                 if layouts.len() < MAX_LAYOUTS {
                     layouts.push(layout.clone());
@@ -146,7 +161,18 @@ impl Graph {
             }
         };
         let parts = Box::new(anatomy.dissect(obj)?);
+        if parts
+            .names()
+            .any(|name| is_instance_hook(name.bind(obj.py())))
+        {
+            return Ok(None);
+        }
         Ok(Some(Recorded::Composite(anatomy, parts)))
+    }
+
+    /// Count of objects whose contents are compared, more or less.
+    pub fn n_tracked(&self) -> usize {
+        self.tracked.len()
     }
 
     /// Numbers of the objects that differ from what is recorded.

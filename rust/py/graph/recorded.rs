@@ -16,6 +16,7 @@ use crate::py::decoder::set_bytearray;
 use crate::py::errors::status;
 use crate::py::random::instance_dict;
 use crate::py::runtime::Runtime;
+use crate::py::types::hash_is_settled;
 use crate::random_states::Position;
 
 /// Objects that an object consists of, by identity.
@@ -46,6 +47,11 @@ impl Layout {
     pub fn has_names(&self, names: &[Py<PyAny>]) -> bool {
         same_items(&self.names, names)
     }
+}
+
+fn are_settled<'a>(keys: impl Iterator<Item = &'a Py<PyAny>> + Clone) -> bool {
+    has_simple_keys(keys.clone())
+        || Python::attach(|py| keys.clone().all(|key| hash_is_settled(key.bind(py))))
 }
 
 /// State of a generator.
@@ -190,6 +196,37 @@ impl Recorded {
                 record.words = *words;
             }
         })
+    }
+
+    /// Whether the hash of a key or element may depend on what is in the graph.
+    pub fn has_unsettled_keys(&self) -> bool {
+        match self {
+            Recorded::Dict(items) => !are_settled(items.iter().step_by(2)),
+            Recorded::Set(items) => !are_settled(items.iter()),
+            Recorded::Composite(anatomy, parts) => !are_settled(anatomy.keys(parts)),
+            _ => false,
+        }
+    }
+
+    /// Puts the items of a container in their places again.
+    pub fn refill(&self, obj: &Bound<'_, PyAny>) -> PyResult<()> {
+        match self {
+            Recorded::Dict(items) => {
+                let dict = obj.cast_exact::<PyDict>()?;
+                dict.clear();
+                for pair in items.chunks_exact(2) {
+                    dict.set_item(&pair[0], &pair[1])?;
+                }
+            }
+            Recorded::Set(items) => {
+                let set = obj.cast_exact::<PySet>()?;
+                set.clear();
+                items.iter().try_for_each(|item| set.add(item))?;
+            }
+            Recorded::Composite(anatomy, parts) => anatomy.refill(obj, parts)?,
+            _ => {}
+        }
+        Ok(())
     }
 
     /// Objects that the record refers to.

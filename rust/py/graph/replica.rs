@@ -9,6 +9,7 @@ use pyo3::types::{
 };
 use rustc_hash::{FxHashMap, FxHashSet};
 
+use super::array::form_hash;
 use super::kind::{kind_of_class, Kind};
 use super::numpy_random::pickled_state;
 use super::recorded::Recorded;
@@ -216,15 +217,22 @@ impl Replica {
     }
 
     /// Drop the copy; a keyframe is needed afterwards.
-    fn close(this: &Bound<'_, Self>) {
+    fn close(this: &Bound<'_, Self>) -> PyResult<()> {
         // Dropped after the borrow has ended, since that can run user code which comes back here.
         let dropped = {
-            let mut this = this.borrow_mut();
+            let mut this = this.try_borrow_mut()?;
             this.latest = None;
             std::mem::take(&mut this.contents)
         };
         drop(dropped);
+        Ok(())
     }
+}
+
+/// A hash of what the reducer of an object returns, and of what reducers of arrays leave out.
+fn fingerprint(encoder: &mut Encoder, obj: &Bound<'_, PyAny>) -> PyResult<[u64; 2]> {
+    let [first, second] = encoder.fingerprint(obj.py(), obj)?;
+    Ok([first ^ form_hash(obj)?, second])
 }
 
 /// Whether dropping an object runs no code.
@@ -323,7 +331,7 @@ impl Contents {
         }
         for number in opaque {
             if let (Some(encoder), Some(obj)) = (&mut self.encoder, self.graph.object(number)) {
-                let fingerprint = encoder.fingerprint(py, obj.bind(py))?;
+                let fingerprint = fingerprint(encoder, obj.bind(py))?;
                 drop(self.graph.record(number, Recorded::Opaque(fingerprint)));
                 self.opaque.insert(number);
             }
@@ -369,6 +377,7 @@ impl Contents {
         if self.graph.is_untrackable {
             return Ok(false);
         }
+        let mut is_undone = false;
         for round in 0.. {
             let changed = self.graph.changed(py);
             if changed.is_empty() {
@@ -377,6 +386,7 @@ impl Contents {
             if round == MAX_ROUNDS {
                 return Ok(false);
             }
+            is_undone = true;
             let mut dropped = Vec::new();
             for number in changed {
                 let node = &self.graph.nodes[number as usize];
@@ -390,6 +400,17 @@ impl Contents {
                 break;
             }
         }
+        if is_undone && !self.graph.unsettled.is_empty() {
+            for number in &self.graph.unsettled {
+                let node = &self.graph.nodes[*number as usize];
+                if let Some(obj) = &node.obj {
+                    node.recorded.refill(obj.bind(py))?;
+                }
+            }
+            if !self.graph.changed(py).is_empty() {
+                return Ok(false);
+            }
+        }
         for number in &self.opaque {
             let Some(obj) = self.graph.object(*number) else {
                 continue;
@@ -398,7 +419,7 @@ impl Contents {
             let is_unchanged = match &self.graph.nodes[*number as usize].recorded {
                 Recorded::Deletable => !obj.call_method0(intern!(py, "is_deleted"))?.is_truthy()?,
                 Recorded::Opaque(before) => match &mut self.encoder {
-                    Some(encoder) => encoder.fingerprint(py, obj)? == *before,
+                    Some(encoder) => fingerprint(encoder, obj)? == *before,
                     None => false,
                 },
                 Recorded::NumpyRandom(before) => {

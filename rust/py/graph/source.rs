@@ -20,6 +20,8 @@ use crate::py::packed_states::RandomStates;
 use crate::random_states::put_change;
 use crate::wire::{op, Preface, Write};
 
+/// Objects by which a graph may grow at least before all of it is encoded anew.
+const MIN_GROWTH: usize = 1000;
 /// Items that a list needs for a clone to be worthwhile.
 const MIN_CLONED: usize = 16;
 
@@ -41,7 +43,7 @@ pub struct Source {
     disturbed: Mutex<FxHashSet<u32>>,
     /// Numbers of objects that may have been dropped from the graph.
     candidates: Vec<u32>,
-    /// Count of objects from which on all of them are looked through for dropped ones.
+    /// Count of compared objects above which the next frame is a keyframe.
     sweep_at: usize,
 }
 
@@ -99,7 +101,11 @@ impl Source {
                     }
                     Ok(None) => {}
                     // A keyframe tells the path from a root to the culprit.
-                    Err(error) if error.is_instance_of::<PyException>(roots.py()) => {}
+                    Err(error) if error.is_instance_of::<PyException>(roots.py()) => {
+                        if std::env::var("DBG").is_ok() {
+                            eprintln!("DELTA ERR {error}");
+                        }
+                    }
                     Err(error) => return Err(error),
                 }
             }
@@ -176,10 +182,10 @@ impl Source {
     }
 
     /// Drop every reference to the graph; there are no more frames.
-    fn close(this: &Bound<'_, Self>) {
+    fn close(this: &Bound<'_, Self>) -> PyResult<()> {
         // Dropped after the borrow has ended, since that can run user code which comes back here.
         let dropped = {
-            let mut this = this.borrow_mut();
+            let mut this = this.try_borrow_mut()?;
             this.is_closed = true;
             (
                 this.encoder.take(),
@@ -188,6 +194,7 @@ impl Source {
             )
         };
         drop(dropped);
+        Ok(())
     }
 }
 
@@ -257,6 +264,7 @@ impl Source {
         names: &[String],
     ) -> PyResult<(Encoder, Bound<'py, PyBytes>)> {
         let py = roots.py();
+        self.candidates.clear();
         let reducers = self.reducers.as_ref().map(|reducers| reducers.bind(py));
         let mut encoder = Encoder::with_shadow(py, &self.externals, reducers)?;
         self.preface(true).put(encoder.out());
@@ -264,8 +272,9 @@ impl Source {
             encoder.add_root(py, &root, &RootNames::One(name.clone()))?;
         }
         let frame = encoder.finish_frame(py)?;
-        self.settle(py, &mut encoder)?;
-        self.sweep_at = 2 * encoder.shadow().graph.nodes.len();
+        self.settle(py, &mut encoder, roots)?;
+        let n_objects = encoder.shadow().graph.n_tracked();
+        self.sweep_at = n_objects + n_objects / 2 + MIN_GROWTH;
         Ok((encoder, frame))
     }
 
@@ -276,7 +285,10 @@ impl Source {
         roots: &Bound<'py, PyTuple>,
     ) -> PyResult<Option<Bound<'py, PyBytes>>> {
         let py = roots.py();
-        if encoder.shadow().graph.is_untrackable || !encoder.begin_frame(py)? {
+        let n_objects = encoder.shadow().graph.n_tracked();
+        // Objects that refer to each other in a cycle are let go by a new keyframe.
+        let is_too_large = n_objects > self.sweep_at;
+        if encoder.shadow().graph.is_untrackable || is_too_large || !encoder.begin_frame(py)? {
             return Ok(None);
         }
         let opaque: Vec<u32> = encoder.shadow().opaque.iter().copied().collect();
@@ -307,7 +319,7 @@ impl Source {
         }
         let frame = encoder.finish_frame(py)?;
         encoder.shadow_mut().free.extend(freed);
-        self.settle(py, encoder)?;
+        self.settle(py, encoder, roots)?;
         Ok(Some(frame))
     }
 
@@ -321,6 +333,15 @@ impl Source {
     ) -> PyResult<bool> {
         let mut captured = Vec::new();
         let mut randoms = Vec::new();
+        let mut changed = changed;
+        let graph = &encoder.shadow().graph;
+        let is_random =
+            |number: &u32| graph.nodes[*number as usize].recorded.kind() == Kind::Random;
+        if !changed.iter().all(is_random) {
+            // What has changed may be the hash of a key.
+            let known: FxHashSet<u32> = changed.iter().copied().collect();
+            changed.extend(graph.unsettled.difference(&known));
+        }
         for number in changed {
             let graph = &mut encoder.shadow_mut().graph;
             let node = &graph.nodes[number as usize];
@@ -366,11 +387,6 @@ impl Source {
 
     /// Lets go of objects that nobody else refers to any more; returns their numbers.
     fn release(&mut self, py: Python<'_>, encoder: &mut Encoder) -> Vec<u32> {
-        let n_nodes = encoder.shadow().graph.nodes.len();
-        if n_nodes >= self.sweep_at {
-            self.candidates = (0..n_nodes as u32).collect();
-            self.sweep_at = n_nodes + n_nodes / 2;
-        }
         let mut freed = Vec::new();
         while let Some(number) = self.candidates.pop() {
             let node = &encoder.shadow().graph.nodes[number as usize];
@@ -391,7 +407,16 @@ impl Source {
     }
 
     /// After a frame: what it has left behind.
-    fn settle(&mut self, py: Python<'_>, encoder: &mut Encoder) -> PyResult<()> {
+    fn settle(
+        &mut self,
+        py: Python<'_>,
+        encoder: &mut Encoder,
+        roots: &Bound<'_, PyTuple>,
+    ) -> PyResult<()> {
+        let root_numbers = roots
+            .iter_borrowed()
+            .filter_map(|root| encoder.number_at(root.as_ptr() as usize));
+        self.candidates.extend(root_numbers);
         let created = std::mem::take(&mut encoder.shadow_mut().created);
         for number in &created {
             let node = &encoder.shadow().graph.nodes[*number as usize];
