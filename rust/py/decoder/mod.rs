@@ -191,7 +191,10 @@ impl Decoded {
         py: Python<'py>,
         numbers: &Bound<'py, PyAny>,
     ) -> PyResult<Bound<'py, PyList>> {
-        objects_at(py, numbers, |number| self.objects.get(number as usize))
+        objects_at(py, numbers, |number| {
+            let found = self.objects.get(number as usize);
+            found.filter(|obj| !obj.is_none(py))
+        })
     }
 
     /// Makes room. `new` is a hint only: each object takes a byte of the stream at least.

@@ -15,6 +15,7 @@ pub mod changes;
 pub mod composite;
 pub mod kind;
 pub mod numpy_random;
+pub mod reach;
 pub mod recorded;
 pub mod replica;
 pub mod source;

@@ -12,6 +12,7 @@ use rustc_hash::FxHashSet;
 use super::changes::{pieces, Piece, Removed};
 use super::kind::Kind;
 use super::numpy_random::{pickled_state, state};
+use super::reach::unreachable;
 use super::recorded::{reference_count, RandomRecord, Recorded};
 use crate::mersenne::STATE_LEN;
 use crate::py::encoder::{Encoder, RootNames};
@@ -20,8 +21,9 @@ use crate::py::packed_states::RandomStates;
 use crate::random_states::put_change;
 use crate::wire::{op, Preface, Write};
 
-/// Objects by which a graph may grow at least before all of it is encoded anew.
-const MIN_GROWTH: usize = 1000;
+/// Compared objects per frame between two searches for unreachable ones, so that these cost little
+/// on the average.
+const OBJECTS_PER_FRAME: usize = 2000;
 /// Items that a list needs for a clone to be worthwhile.
 const MIN_CLONED: usize = 16;
 
@@ -43,8 +45,14 @@ pub struct Source {
     disturbed: Mutex<FxHashSet<u32>>,
     /// Numbers of objects that may have been dropped from the graph.
     candidates: Vec<u32>,
-    /// Count of compared objects above which the next frame is a keyframe.
-    sweep_at: usize,
+    /// Numbers of objects that have been let go of, to be freed by the next frame.
+    released: Vec<u32>,
+    /// Numbers of the roots of the latest frame.
+    roots: Vec<u32>,
+    /// Something was dropped from the graph, but is still referred to.
+    has_suspects: bool,
+    /// Frames since the latest search for unreachable objects.
+    n_frames_unsearched: usize,
 }
 
 /// What the roots of a frame are called in messages.
@@ -73,7 +81,10 @@ impl Source {
             is_torn: false,
             disturbed: Mutex::default(),
             candidates: Vec::new(),
-            sweep_at: 0,
+            released: Vec::new(),
+            roots: Vec::new(),
+            has_suspects: false,
+            n_frames_unsearched: 0,
         })
     }
 
@@ -265,6 +276,7 @@ impl Source {
     ) -> PyResult<(Encoder, Bound<'py, PyBytes>)> {
         let py = roots.py();
         self.candidates.clear();
+        self.released.clear();
         let reducers = self.reducers.as_ref().map(|reducers| reducers.bind(py));
         let mut encoder = Encoder::with_shadow(py, &self.externals, reducers)?;
         self.preface(true).put(encoder.out());
@@ -273,8 +285,6 @@ impl Source {
         }
         let frame = encoder.finish_frame(py)?;
         self.settle(py, &mut encoder, roots)?;
-        let n_objects = encoder.shadow().graph.n_tracked();
-        self.sweep_at = n_objects + n_objects / 2 + MIN_GROWTH;
         Ok((encoder, frame))
     }
 
@@ -285,12 +295,10 @@ impl Source {
         roots: &Bound<'py, PyTuple>,
     ) -> PyResult<Option<Bound<'py, PyBytes>>> {
         let py = roots.py();
-        let n_objects = encoder.shadow().graph.n_tracked();
-        // Objects that refer to each other in a cycle are let go by a new keyframe.
-        let is_too_large = n_objects > self.sweep_at;
-        if encoder.shadow().graph.is_untrackable || is_too_large || !encoder.begin_frame(py)? {
+        if encoder.shadow().graph.is_untrackable || !encoder.begin_frame(py)? {
             return Ok(None);
         }
+        self.release_unreachable(py, encoder)?;
         let opaque: Vec<u32> = encoder.shadow().opaque.iter().copied().collect();
         for number in opaque {
             if !compare_opaque(py, encoder, number)? {
@@ -303,7 +311,8 @@ impl Source {
         if !self.take_changes(py, encoder, changed)? {
             return Ok(None);
         }
-        let freed = self.release(py, encoder);
+        self.release(py, encoder);
+        let freed = std::mem::take(&mut self.released);
         encoder.mark_pending();
         encoder.write_pending(py)?;
         for root in roots.iter() {
@@ -385,25 +394,44 @@ impl Source {
         Ok(true)
     }
 
-    /// Lets go of objects that nobody else refers to any more; returns their numbers.
-    fn release(&mut self, py: Python<'_>, encoder: &mut Encoder) -> Vec<u32> {
-        let mut freed = Vec::new();
+    /// Lets go of objects that nobody else refers to any more.
+    fn release(&mut self, py: Python<'_>, encoder: &mut Encoder) {
         while let Some(number) = self.candidates.pop() {
             let node = &encoder.shadow().graph.nodes[number as usize];
-            if node
-                .obj
-                .as_ref()
-                .is_none_or(|obj| reference_count(obj.bind(py)) > 1)
-            {
-                continue;
+            let Some(obj) = &node.obj else { continue };
+            if reference_count(obj.bind(py)) == 1 {
+                self.let_go(py, encoder, number);
+            } else {
+                self.has_suspects = true;
             }
-            let mut parts = Vec::new();
-            super::for_each_part(py, node, |part| parts.extend(encoder.number_at(part)));
-            encoder.forget(number);
-            self.candidates.extend(parts);
-            freed.push(number);
         }
-        freed
+    }
+
+    /// Lets go of objects that can no longer be reached but refer to each other, if that has not
+    /// been tried for a while.
+    fn release_unreachable(&mut self, py: Python<'_>, encoder: &mut Encoder) -> PyResult<()> {
+        self.n_frames_unsearched += 1;
+        let interval = encoder.shadow().graph.n_tracked() / OBJECTS_PER_FRAME;
+        if !self.has_suspects || self.n_frames_unsearched <= interval {
+            return Ok(());
+        }
+        self.has_suspects = false;
+        self.n_frames_unsearched = 0;
+        let graph = &encoder.shadow().graph;
+        let lost = unreachable(py, graph, self.roots.clone(), |at| encoder.number_at(at))?;
+        for number in lost.into_iter().flatten() {
+            self.let_go(py, encoder, number);
+        }
+        Ok(())
+    }
+
+    fn let_go(&mut self, py: Python<'_>, encoder: &mut Encoder, number: u32) {
+        let node = &encoder.shadow().graph.nodes[number as usize];
+        super::for_each_part(py, node, |part| {
+            self.candidates.extend(encoder.number_at(part));
+        });
+        encoder.forget(number);
+        self.released.push(number);
     }
 
     /// After a frame: what it has left behind.
@@ -416,7 +444,8 @@ impl Source {
         let root_numbers = roots
             .iter_borrowed()
             .filter_map(|root| encoder.number_at(root.as_ptr() as usize));
-        self.candidates.extend(root_numbers);
+        self.roots = root_numbers.collect();
+        self.candidates.extend(&self.roots);
         let created = std::mem::take(&mut encoder.shadow_mut().created);
         for number in &created {
             let node = &encoder.shadow().graph.nodes[*number as usize];
