@@ -99,11 +99,12 @@ class ResultsOfReplica:
         self._replica = replica
         self._simulator = simulator
         # What agents take away from the simulation can be in what they return all the same.
-        self._at_first = simulation_objects(simulator) if has_listed_values else []
+        self._at_first = simulation_objects(simulator, structure_only=not has_listed_values)
+        self._has_listed_values = has_listed_values
 
     def encode(self, answers: Sequence[Answer]) -> Encoded:
         """Encode the answers of all agents."""
-        if not self._at_first:
+        if not self._has_listed_values:
             encoded = self._encode_simple(answers)
             if encoded is not None:
                 return encoded

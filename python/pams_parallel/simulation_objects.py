@@ -41,6 +41,8 @@ def simulation_objects(simulator: Any) -> list[Any]:
     Args:
         simulator: simulator. What it lacks, or holds in a form that pams does not use, is left
             out: agents can do anything to the copy in a worker.
+        structure_only: leave out the generators of agents, and what orders and generators hold
+            as unusual attributes, looking for which takes most of the time.
 
     Returns:
         The objects. The order depends on nothing but the simulation; an object can be in the
@@ -64,14 +66,12 @@ def simulation_objects(simulator: Any) -> list[Any]:
     prngs = [
         *_present([simulator, *markets], "_prng"),
         *_present([*sessions, *events], "prng"),
-        *_prngs_of_agents(agents),
     ]
-    holders = [
-        simulator,
-        *singles,
-        *_unusual(prngs, random.Random, _N_RANDOM_ATTRIBUTES),
-        *_unusual(orders, Order, _N_ORDER_ATTRIBUTES),
-    ]
+    holders = [simulator, *singles]
+    if not structure_only:
+        prngs += _prngs_of_agents(agents)
+        holders += _unusual(prngs, random.Random, _N_RANDOM_ATTRIBUTES)
+        holders += _unusual(orders, Order, _N_ORDER_ATTRIBUTES)
     containers = [
         value
         for holder in holders

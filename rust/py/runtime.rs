@@ -20,6 +20,8 @@ pub struct Runtime {
     pub counter: Py<PyType>,
     pub default_dict: Py<PyType>,
     pub deque: Py<PyType>,
+    /// Hooks for pickle that the module `dataclasses` gives to classes.
+    pub dataclass_hooks: Vec<Py<PyAny>>,
     pub member_descriptor: Py<PyType>,
     pub mmap: Py<PyType>,
     /// Some class that a `class` statement has made.
@@ -63,6 +65,10 @@ impl Runtime {
             counter: class("collections", "Counter")?,
             default_dict: class("collections", "defaultdict")?,
             deque: class("collections", "deque")?,
+            dataclass_hooks: ["_dataclass_getstate", "_dataclass_setstate"]
+                .iter()
+                .filter_map(|name| attribute("dataclasses", name).ok().map(Bound::unbind))
+                .collect(),
             member_descriptor: class("types", "MemberDescriptorType")?,
             mmap: class("mmap", "mmap")?,
             python_class: class("fractions", "Fraction")?,

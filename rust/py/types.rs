@@ -165,8 +165,16 @@ pub fn has_default_hooks(class: &Bound<'_, PyType>, base: &Bound<'_, PyType>) ->
     ];
     let has_items = !base.is(class.py().get_type::<PyAny>());
     let for_items = CALLED_FOR_ITEMS.iter().filter(|_| has_items);
+    let runtime = Runtime::get(class.py())?;
+    // What `dataclass(frozen=True, slots=True)` makes: all slots, and nothing else.
+    let is_of_dataclass = |name: &str| -> PyResult<bool> {
+        let Some(hook) = lookup(class, name)? else {
+            return Ok(false);
+        };
+        Ok(runtime.dataclass_hooks.iter().any(|known| hook.is(known)))
+    };
     for name in CALLED.iter().chain(for_items) {
-        if !inherits(class, base, name)? {
+        if !inherits(class, base, name)? && !is_of_dataclass(name)? {
             return Ok(false);
         }
     }
@@ -176,7 +184,7 @@ pub fn has_default_hooks(class: &Bound<'_, PyType>, base: &Bound<'_, PyType>) ->
         "__getnewargs_ex__",
         "__getattr__",
     ] {
-        if !inherits(class, base, name)? {
+        if !inherits(class, base, name)? && !is_of_dataclass(name)? {
             return Ok(false);
         }
     }

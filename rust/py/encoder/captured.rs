@@ -7,7 +7,9 @@ use std::sync::Arc;
 use pyo3::exceptions::PyValueError;
 use pyo3::ffi;
 use pyo3::prelude::*;
-use pyo3::types::{PyBytes, PyDict, PyTuple, PyType};
+use pyo3::types::{
+    PyByteArray, PyBytes, PyDict, PyFrozenSet, PyList, PySet, PyString, PyTuple, PyType,
+};
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::frames::{Frame, Written};
@@ -23,7 +25,7 @@ use crate::py::types::{hash_is_settled, plan, Plan, Shape};
 use crate::wire::{op, Write};
 
 /// First number of the objects in a fingerprint, above those of a shadow.
-const FINGERPRINT_NUMBERS: u32 = 1 << 31;
+pub(super) const FINGERPRINT_NUMBERS: u32 = 1 << 31;
 
 /// What the encoder of a source keeps from frame to frame.
 #[derive(Default)]
@@ -44,6 +46,40 @@ pub struct Shadow {
     /// In which order they are to be written.
     order: Vec<u32>,
     kinds: FxHashMap<usize, Kind>,
+}
+
+/// A hash of what the reducer of an object returns, and the numbered objects that are in it.
+pub struct Fingerprint {
+    pub hash: [u64; 2],
+    pub parts: Box<[u32]>,
+}
+
+/// What there is to put right after a fingerprint, and to tell about it.
+#[derive(Default)]
+pub struct FingerprintNotes {
+    /// What objects were known as that are written by value.
+    pub(super) overwritten: Vec<(usize, Known)>,
+    parts: Vec<u32>,
+}
+
+impl FingerprintNotes {
+    /// Takes note of a reference to a numbered object; whether it is written by its number. Texts
+    /// are not, because their numbers may come and go, nor are built-in containers, because the
+    /// copy may have got their items instead of them.
+    pub(super) fn may_refer_to(&mut self, obj: &Bound<'_, PyAny>, number: u32) -> bool {
+        if number >= FINGERPRINT_NUMBERS {
+            return true;
+        }
+        self.parts.push(number);
+        !(obj.is_exact_instance_of::<PyString>()
+            || obj.is_exact_instance_of::<PyBytes>()
+            || obj.is_exact_instance_of::<PyTuple>()
+            || obj.is_exact_instance_of::<PyList>()
+            || obj.is_exact_instance_of::<PyDict>()
+            || obj.is_exact_instance_of::<PySet>()
+            || obj.is_exact_instance_of::<PyFrozenSet>()
+            || obj.is_exact_instance_of::<PyByteArray>())
+    }
 }
 
 impl Shadow {
@@ -481,9 +517,9 @@ impl Encoder {
         self.run_frames(py)
     }
 
-    /// A hash of what the reducer of an object returns, references to numbered objects by their
-    /// numbers, all else by value.
-    pub fn fingerprint(&mut self, py: Python<'_>, obj: &Bound<'_, PyAny>) -> PyResult<[u64; 2]> {
+    /// The fingerprint of an object: references to numbered objects by their numbers, all else
+    /// (and texts) by value.
+    pub fn fingerprint(&mut self, py: Python<'_>, obj: &Bound<'_, PyAny>) -> PyResult<Fingerprint> {
         let address = obj.as_ptr() as usize;
         let shadow = self.shadow.take();
         let plans = std::mem::take(&mut self.plans);
@@ -491,6 +527,7 @@ impl Encoder {
         let output = std::mem::replace(&mut self.output, Output::in_memory());
         let objects = std::mem::replace(&mut self.objects, FINGERPRINT_NUMBERS);
         let known = self.memo.remove(&address);
+        self.fingerprint = Some(FingerprintNotes::default());
         let first_held = self.held.len();
 
         let written = self.by_plan(py, obj).and_then(|_| self.run_frames(py));
@@ -500,8 +537,14 @@ impl Encoder {
         self.reentries.clear();
         let own = self.held.split_off(first_held);
         for obj in &own {
-            self.memo.remove(&(obj.as_ptr() as usize));
+            // Among them are classes, which may have had a number before.
+            let key = obj.as_ptr() as usize;
+            if matches!(self.memo.get(&key), Some(Known::Number(n)) if *n >= FINGERPRINT_NUMBERS) {
+                self.memo.remove(&key);
+            }
         }
+        let notes = self.fingerprint.take().unwrap_or_default();
+        self.memo.extend(notes.overwritten);
         self.memo.extend(known.map(|known| (address, known)));
         self.objects = objects;
         let output = std::mem::replace(&mut self.output, output);
@@ -515,6 +558,9 @@ impl Encoder {
             hasher.write(output.buffer.as_slice());
             hasher.finish()
         };
-        Ok([hash(0), hash(1)])
+        Ok(Fingerprint {
+            hash: [hash(0), hash(1)],
+            parts: notes.parts.into(),
+        })
     }
 }

@@ -31,7 +31,8 @@ use super::path;
 use super::runtime::Runtime;
 use super::types::{Plan, Reducers};
 use crate::wire::{op, Short, Write};
-pub use captured::Shadow;
+use captured::FingerprintNotes;
+pub use captured::{Fingerprint, Shadow};
 use frames::{Frame, Reduction, Written};
 use objects::Item;
 pub use profile::slow_path;
@@ -76,6 +77,8 @@ pub struct Encoder {
     state: State,
     /// For the frames of a source.
     shadow: Option<Box<Shadow>>,
+    /// While a fingerprint is taken.
+    fingerprint: Option<FingerprintNotes>,
     /// If it has been asked for.
     profile: Option<Box<Profile>>,
 }
@@ -115,6 +118,7 @@ impl Encoder {
             .unbind();
         let mut encoder = Encoder {
             shadow: None,
+            fingerprint: None,
             profile: None,
             output: Output::new(sink, spill_bytes),
             memo: FxHashMap::default(),
@@ -286,8 +290,11 @@ impl Encoder {
         self.held.try_reserve(1).map_err(no_memory)?;
         self.memo.try_reserve(1).map_err(no_memory)?;
         self.objects += 1;
-        self.memo
-            .insert(obj.as_ptr() as usize, Known::Number(number));
+        let key = obj.as_ptr() as usize;
+        let former = self.memo.insert(key, Known::Number(number));
+        if let (Some(notes), Some(former)) = (&mut self.fingerprint, former) {
+            notes.overwritten.push((key, former));
+        }
         self.held.push(obj.clone().unbind());
         Ok(())
     }

@@ -6,6 +6,7 @@ use pyo3::types::{
     PyByteArray, PyBytes, PyDict, PyFrozenSet, PyInt, PyList, PySet, PyString, PyTuple,
 };
 
+use super::captured::FINGERPRINT_NUMBERS;
 use super::frames::{dict_frame, Frame, Target, Written};
 use super::{Encoder, Known};
 use crate::py::errors::ForeignReferenceError;
@@ -31,7 +32,14 @@ impl Encoder {
             return true;
         }
         match self.known(&obj) {
-            Some(Known::Number(number)) => self.put_number(op::REF, number),
+            Some(Known::Number(number)) => {
+                if let Some(notes) = &mut self.fingerprint {
+                    if !notes.may_refer_to(&obj, number) {
+                        return false;
+                    }
+                }
+                self.put_number(op::REF, number);
+            }
             Some(Known::External(index)) => self.put_number(op::EXTERNAL, index),
             Some(Known::Foreign | Known::Changed(_)) | None => return false,
         }
@@ -282,7 +290,12 @@ impl Encoder {
         code: u8,
         count: u64,
     ) -> PyResult<()> {
-        if let Some(Known::Number(number)) = self.known(obj) {
+        let own = |number: &u32| self.fingerprint.is_none() || *number >= FINGERPRINT_NUMBERS;
+        let completed = match self.known(obj) {
+            Some(Known::Number(number)) => Some(number).filter(own),
+            _ => None,
+        };
+        if let Some(number) = completed {
             self.put(op::POP, count);
             self.put_number(op::REF, number);
             return Ok(());

@@ -5,7 +5,7 @@ use std::collections::HashSet;
 use std::sync::Arc;
 
 use pyo3::prelude::*;
-use pyo3::types::{PyBytes, PyFrozenSet, PyList, PyModule, PyString, PyTuple, PyType};
+use pyo3::types::{PyFrozenSet, PyList, PyModule, PyString, PyTuple, PyType};
 
 use super::recorded::Recorded;
 use super::{for_each_part, Graph};
@@ -46,6 +46,10 @@ pub fn unreachable(
                     .for_each(|name| reach(name.as_ptr() as usize));
             }
         }
+        if let Recorded::Opaque(fingerprint) = &node.recorded {
+            pending.extend(&fingerprint.parts);
+            continue;
+        }
         let Some(obj) = &node.obj else { continue };
         if is_opaque(obj.bind(py), &node.recorded)
             && !for_each_referent(obj.bind(py), &mut budget, &number_at, reach)?
@@ -61,7 +65,6 @@ pub fn unreachable(
                 || obj.is_exact_instance_of::<PyTuple>()
                 || obj.is_exact_instance_of::<PyFrozenSet>()
                 || obj.is_exact_instance_of::<PyString>()
-                || obj.is_exact_instance_of::<PyBytes>()
         };
         !**is_reached && node.obj.as_ref().is_some_and(has_parts)
     });
@@ -71,7 +74,7 @@ pub fn unreachable(
 /// Whether the shadow does not know all that an object refers to.
 fn is_opaque(obj: &Bound<'_, PyAny>, recorded: &Recorded) -> bool {
     match recorded {
-        Recorded::Opaque(_) | Recorded::NumpyRandom(_) => true,
+        Recorded::NumpyRandom(_) => true,
         Recorded::Leaf => {
             !obj.is_exact_instance_of::<PyTuple>()
                 && !obj.is_exact_instance_of::<PyFrozenSet>()

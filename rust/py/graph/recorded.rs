@@ -13,6 +13,7 @@ use super::kind::{has_simple_keys, Kind};
 use super::numpy_random::{pickled_state, set_state};
 use crate::mersenne::STATE_LEN;
 use crate::py::decoder::set_bytearray;
+use crate::py::encoder::Fingerprint;
 use crate::py::errors::status;
 use crate::py::random::instance_dict;
 use crate::py::runtime::Runtime;
@@ -81,8 +82,8 @@ pub enum Recorded {
     NumpyRandom(Box<[u8]>),
     /// A JAX array that was alive.
     Deletable,
-    /// A hash of what the reducer returned.
-    Opaque([u64; 2]),
+    /// What the reducer returned.
+    Opaque(Fingerprint),
 }
 
 impl Recorded {

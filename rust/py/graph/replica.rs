@@ -18,7 +18,7 @@ use crate::error::DecodeError;
 use crate::mersenne::STATE_LEN;
 use crate::py::buffer::Buffer;
 use crate::py::decoder::{update, Changes, Decoded};
-use crate::py::encoder::Encoder;
+use crate::py::encoder::{Encoder, Fingerprint};
 use crate::py::numbers::{words, NO_NUMBER};
 use crate::py::packed_states::RandomStatePacker;
 use crate::py::runtime::Runtime;
@@ -230,9 +230,10 @@ impl Replica {
 }
 
 /// A hash of what the reducer of an object returns, and of what reducers of arrays leave out.
-fn fingerprint(encoder: &mut Encoder, obj: &Bound<'_, PyAny>) -> PyResult<[u64; 2]> {
-    let [first, second] = encoder.fingerprint(obj.py(), obj)?;
-    Ok([first ^ form_hash(obj)?, second])
+fn fingerprint(encoder: &mut Encoder, obj: &Bound<'_, PyAny>) -> PyResult<Fingerprint> {
+    let mut fingerprint = encoder.fingerprint(obj.py(), obj)?;
+    fingerprint.hash[0] ^= form_hash(obj)?;
+    Ok(fingerprint)
 }
 
 /// Whether dropping an object runs no code.
@@ -419,7 +420,7 @@ impl Contents {
             let is_unchanged = match &self.graph.nodes[*number as usize].recorded {
                 Recorded::Deletable => !obj.call_method0(intern!(py, "is_deleted"))?.is_truthy()?,
                 Recorded::Opaque(before) => match &mut self.encoder {
-                    Some(encoder) => fingerprint(encoder, obj)? == *before,
+                    Some(encoder) => fingerprint(encoder, obj)?.hash == before.hash,
                     None => false,
                 },
                 Recorded::NumpyRandom(before) => {

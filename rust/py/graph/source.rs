@@ -566,7 +566,7 @@ fn compare_opaque(py: Python<'_>, encoder: &mut Encoder, number: u32) -> PyResul
     let Some(obj) = node.obj.as_ref().map(|obj| obj.clone_ref(py)) else {
         return Ok(true);
     };
-    match node.recorded {
+    match &node.recorded {
         Recorded::Deletable => {
             let is_deleted = obj.bind(py).call_method0(intern!(py, "is_deleted"))?;
             Ok(!is_deleted.is_truthy()?)
@@ -585,7 +585,10 @@ fn compare_opaque(py: Python<'_>, encoder: &mut Encoder, number: u32) -> PyResul
             }
             Ok(true)
         }
-        Recorded::Opaque(fingerprint) => Ok(encoder.fingerprint(py, obj.bind(py))? == fingerprint),
+        Recorded::Opaque(before) => {
+            let before = before.hash;
+            Ok(encoder.fingerprint(py, obj.bind(py))?.hash == before)
+        }
         _ => Ok(true),
     }
 }
