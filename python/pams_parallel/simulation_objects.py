@@ -30,7 +30,7 @@ _N_ORDER_ATTRIBUTES = len(vars(Order(0, 0, is_buy=True, kind=MARKET_ORDER, volum
 _N_RANDOM_ATTRIBUTES = len(vars(random.Random(0)))
 
 
-def simulation_objects(simulator: Any) -> list[Any]:
+def simulation_objects(simulator: Any, *, structure_only: bool = False) -> list[Any]:
     """Collect the simulation objects.
 
     They are the simulator, its logger, fundamentals, markets, order books, the orders in the
