@@ -508,3 +508,34 @@ class RecordingNew:
     def __init__(self, *args: Any) -> None:
         EventLog.events.append(("init", args))
         self.args = args
+
+
+class Cached:
+    """Drops a cache when it is copied, and starts with an empty one."""
+
+    def __init__(self, values: Any) -> None:
+        self.values = values
+        self.cache: dict[Any, Any] = {}
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in self.__dict__.items() if name != "cache"}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self.cache = {}
+
+
+class KeyedState:
+    """Hash from an attribute that ``__setstate__`` sets."""
+
+    def __init__(self, key: Any) -> None:
+        self.key = key
+
+    def __hash__(self) -> int:
+        return hash(("KeyedState", self.key))
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, KeyedState) and self.key == other.key
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
