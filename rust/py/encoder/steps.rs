@@ -109,6 +109,9 @@ impl Encoder {
                 }
                 let set = set.bind(py);
                 if set.is_exact_instance_of::<PyFrozenSet>() {
+                    if let (Some(shadow), false) = (&mut self.shadow, *settled) {
+                        shadow.graph.has_unsettled_frozenset = true;
+                    }
                     self.close_immutable(set, op::FROZENSET, *count)?;
                 } else {
                     self.put(if *settled { op::ADD } else { op::ADD_LATE }, *count);

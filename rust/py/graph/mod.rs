@@ -62,6 +62,8 @@ pub struct Graph {
     anatomies: FxHashMap<usize, Arc<Anatomy>>,
     /// Numbers of containers in which the place of an item depends on its contents.
     pub unsettled: FxHashSet<u32>,
+    /// There is a frozenset in which the place of an element depends on its contents.
+    pub has_unsettled_frozenset: bool,
     /// An object has been met whose state is not all visible.
     pub is_untrackable: bool,
 }

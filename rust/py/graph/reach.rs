@@ -15,7 +15,7 @@ use crate::py::runtime::Runtime;
 /// C refers to.
 const MAX_FOREIGN: usize = 100_000;
 
-/// Numbers of containers, instances and texts that cannot be reached from those with the numbers `roots`;
+/// Numbers of objects that cannot be reached from those with the numbers `roots`;
 /// `None` if that would take too long to find out.
 pub fn unreachable(
     py: Python<'_>,
@@ -57,18 +57,9 @@ pub fn unreachable(
             return Ok(None);
         }
     }
-    let nodes = graph.nodes.iter().enumerate().zip(&is_reached);
-    let lost = nodes.filter(|((_, node), is_reached)| {
-        let has_parts = |obj: &Py<PyAny>| {
-            let obj = obj.bind(py);
-            !matches!(node.recorded, Recorded::Leaf)
-                || obj.is_exact_instance_of::<PyTuple>()
-                || obj.is_exact_instance_of::<PyFrozenSet>()
-                || obj.is_exact_instance_of::<PyString>()
-        };
-        !**is_reached && node.obj.as_ref().is_some_and(has_parts)
-    });
-    Ok(Some(lost.map(|((number, _), _)| number as u32).collect()))
+    let nodes = graph.nodes.iter().zip(&is_reached).enumerate();
+    let lost = nodes.filter(|(_, (node, is_reached))| node.obj.is_some() && !**is_reached);
+    Ok(Some(lost.map(|(number, _)| number as u32).collect()))
 }
 
 /// Whether the shadow does not know all that an object refers to.

@@ -22,7 +22,7 @@ use crate::py::encoder::{Encoder, Fingerprint};
 use crate::py::numbers::{words, NO_NUMBER};
 use crate::py::packed_states::RandomStatePacker;
 use crate::py::runtime::Runtime;
-use crate::py::types::is_plain;
+use crate::py::types::{hash_is_settled, is_plain};
 use crate::wire::{self, Preface, Reader};
 
 /// Rounds of restoring before a replica counts as lost: what is dropped can run finalizers, which
@@ -236,6 +236,11 @@ fn fingerprint(encoder: &mut Encoder, obj: &Bound<'_, PyAny>) -> PyResult<Finger
     Ok(fingerprint)
 }
 
+fn is_unsettled_frozenset(obj: &Bound<'_, PyAny>) -> bool {
+    let set = obj.cast_exact::<PyFrozenSet>();
+    set.is_ok_and(|set| !set.iter().all(|element| hash_is_settled(&element)))
+}
+
 /// Whether dropping an object runs no code.
 fn is_inert(obj: &Bound<'_, PyAny>) -> bool {
     obj.is_none()
@@ -278,7 +283,10 @@ impl Contents {
             let obj = self.decoded.objects[number as usize].bind(py).clone();
             let kind = self.kind_of(&obj)?;
             match kind {
-                Kind::Leaf => continue,
+                Kind::Leaf => {
+                    self.graph.has_unsettled_frozenset |= is_unsettled_frozenset(&obj);
+                    continue;
+                }
                 Kind::Custom => {
                     self.graph = Graph {
                         is_untrackable: true,
@@ -400,6 +408,9 @@ impl Contents {
             if dropped.iter().all(|obj| is_inert(obj.bind(py))) {
                 break;
             }
+        }
+        if is_undone && self.graph.has_unsettled_frozenset {
+            return Ok(false);
         }
         if is_undone && !self.graph.unsettled.is_empty() {
             for number in &self.graph.unsettled {

@@ -348,6 +348,9 @@ impl Source {
             |number: &u32| graph.nodes[*number as usize].recorded.kind() == Kind::Random;
         if !changed.iter().all(is_random) {
             // What has changed may be the hash of a key.
+            if graph.has_unsettled_frozenset {
+                return Ok(false);
+            }
             let known: FxHashSet<u32> = changed.iter().copied().collect();
             changed.extend(graph.unsettled.difference(&known));
         }
@@ -373,6 +376,9 @@ impl Source {
         for (number, recorded) in &captured {
             clone_lists(py, encoder, *number, recorded)?;
         }
+        // Pending changes are taken from the end: those that depend on hashes come last.
+        let unsettled = &encoder.shadow().graph.unsettled;
+        captured.sort_by_key(|(number, _)| !unsettled.contains(number));
         for (number, recorded) in captured {
             let graph = &mut encoder.shadow_mut().graph;
             let former = graph.record(number, recorded);
