@@ -10,6 +10,7 @@ use pyo3::types::{PyDict, PyFrozenSet, PyIterator, PyList, PyTuple};
 use super::frames::{Frame, Reduction, Stage, Target, Written};
 use super::values::is_common_key;
 use super::{Encoder, Known, EXPECTED_OBJECTS};
+use crate::py::graph::kind::has_stable_hash;
 use crate::py::prefetch::{prefetch, DISTANCE};
 use crate::py::types::hash_is_settled;
 use crate::wire::{op, Write};
@@ -110,7 +111,10 @@ impl Encoder {
                 let set = set.bind(py);
                 if set.is_exact_instance_of::<PyFrozenSet>() {
                     if let (Some(shadow), false) = (&mut self.shadow, *settled) {
-                        shadow.graph.has_unsettled_frozenset = true;
+                        let mut elements = set.try_iter()?;
+                        let is_stable =
+                            elements.all(|element| element.is_ok_and(|key| has_stable_hash(&key)));
+                        shadow.graph.has_unsettled_frozenset |= !is_stable;
                     }
                     self.close_immutable(set, op::FROZENSET, *count)?;
                 } else {

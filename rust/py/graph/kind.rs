@@ -8,7 +8,7 @@ use pyo3::types::{PyBytes, PyFrozenSet, PyString, PyTuple, PyType};
 use super::composite::Anatomy;
 use super::numpy_random::is_generator_class;
 use crate::py::runtime::Runtime;
-use crate::py::types::{is_heap_type, slot};
+use crate::py::types::{hash_is_settled, is_heap_type, slot};
 
 /// What is recorded and compared of an object.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -216,6 +216,14 @@ fn is_jax_array(class: &Bound<'_, PyType>) -> PyResult<bool> {
     };
     Ok(text("__name__")? == "ArrayImpl"
         && ["jax", "jaxlib"].contains(&text("__module__")?.split('.').next().unwrap_or("")))
+}
+
+/// Whether the hash of a key stays as it is, whatever else in the graph changes.
+pub fn has_stable_hash(key: &Bound<'_, PyAny>) -> bool {
+    hash_is_settled(key)
+        || (!key.is_instance_of::<PyTuple>()
+            && !key.is_instance_of::<PyFrozenSet>()
+            && kind_of_class(&key.get_type()).is_ok_and(|kind| kind == Kind::Leaf))
 }
 
 /// Whether keys of a dict are compared without running code of the user's.

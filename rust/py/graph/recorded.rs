@@ -9,7 +9,7 @@ use pyo3::types::{PyByteArray, PyBytes, PyDict, PyIterator, PyList, PySet, PyStr
 
 use super::array::ArrayRecord;
 use super::composite::{Anatomy, Parts};
-use super::kind::{has_simple_keys, Kind};
+use super::kind::{has_simple_keys, has_stable_hash, Kind};
 use super::numpy_random::{pickled_state, set_state};
 use crate::mersenne::STATE_LEN;
 use crate::py::decoder::set_bytearray;
@@ -17,7 +17,6 @@ use crate::py::encoder::Fingerprint;
 use crate::py::errors::status;
 use crate::py::random::instance_dict;
 use crate::py::runtime::Runtime;
-use crate::py::types::hash_is_settled;
 use crate::random_states::Position;
 
 /// Objects that an object consists of, by identity.
@@ -52,7 +51,7 @@ impl Layout {
 
 fn are_settled<'a>(keys: impl Iterator<Item = &'a Py<PyAny>> + Clone) -> bool {
     has_simple_keys(keys.clone())
-        || Python::attach(|py| keys.clone().all(|key| hash_is_settled(key.bind(py))))
+        || Python::attach(|py| keys.clone().all(|key| has_stable_hash(key.bind(py))))
 }
 
 /// State of a generator.

@@ -10,7 +10,7 @@ use pyo3::types::{
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::array::form_hash;
-use super::kind::{kind_of_class, Kind};
+use super::kind::{has_stable_hash, kind_of_class, Kind};
 use super::numpy_random::pickled_state;
 use super::recorded::Recorded;
 use super::Graph;
@@ -22,7 +22,7 @@ use crate::py::encoder::{Encoder, Fingerprint};
 use crate::py::numbers::{words, NO_NUMBER};
 use crate::py::packed_states::RandomStatePacker;
 use crate::py::runtime::Runtime;
-use crate::py::types::{hash_is_settled, is_plain};
+use crate::py::types::is_plain;
 use crate::wire::{self, Preface, Reader};
 
 /// Rounds of restoring before a replica counts as lost: what is dropped can run finalizers, which
@@ -238,7 +238,7 @@ fn fingerprint(encoder: &mut Encoder, obj: &Bound<'_, PyAny>) -> PyResult<Finger
 
 fn is_unsettled_frozenset(obj: &Bound<'_, PyAny>) -> bool {
     let set = obj.cast_exact::<PyFrozenSet>();
-    set.is_ok_and(|set| !set.iter().all(|element| hash_is_settled(&element)))
+    set.is_ok_and(|set| !set.iter().all(|element| has_stable_hash(&element)))
 }
 
 /// Whether dropping an object runs no code.
