@@ -6,7 +6,7 @@ It obeys a line on standard input at a time and answers each with a line of JSON
   come before: private bytes at the beginning of the phase, and at its end what the high-water
   mark of resident memory rose by.
 * ``run``: run all steps; answers wall and CPU seconds, the set-up included.
-* ``end``: answers a digest of the outcome, and the bytes of a snapshot.
+* ``end``: answers a digest of the outcome, the bytes of a snapshot, and those of each delta.
 
 ``child.py loads FORMAT FILE`` instead times the first ``loads`` in a fresh process.
 """
@@ -110,7 +110,12 @@ class Candidate:
             self.runner._shutdown_executor()
         everything = {**outcome(self.runner), "rows": self.runner.logger.rows}
         digest = hashlib.sha256(repr(everything).encode()).hexdigest()
-        return {"digest": digest, "bytes": len(snapshot.dumps(self.runner.simulator))}
+        records = getattr(self.runner, "batch_records", ())
+        return {
+            "digest": digest,
+            "bytes": len(snapshot.dumps(self.runner.simulator)),
+            "deltas": [each.frame_bytes for each in records if each.frame_kind == "delta"],
+        }
 
 
 def first_loads(name: str, file: str) -> float:

@@ -227,6 +227,15 @@ def collect_phase(n_agents: int, sizes: Sizes) -> dict[str, float]:
     return _collect_phase("snapshot", Workload(n_agents, history=sizes.history), sizes)
 
 
+def delta_bytes(n_agents: int, sizes: Sizes) -> float:
+    """Median bytes of a delta with light agents."""
+    workload = Workload(n_agents, history=sizes.history)
+    with children(("snapshot",), workload) as candidates:
+        for _ in range(sizes.steps + 1):
+            candidates["snapshot"].ask("step")
+        return statistics.median(candidates["snapshot"].ask("end")["deltas"])
+
+
 def neural_collect_phase(sizes: Sizes) -> dict[str, float]:
     """Median seconds of the collect phase with neural agents, step by step in turn."""
     workload = Workload(sizes.neural_agents, history=sizes.history, hidden_layers=HIDDEN_LAYERS)

@@ -60,12 +60,25 @@ def batches(n_agents: int, sizes: Sizes) -> Iterator[Row]:
         found[name] for name in ("snapshot", "pickle per chunk", "sequential")
     )
     yield _faster(f"collect phase, light, {n_agents} agents", ">= 15", ours, per_chunk)
-    yield (
-        f"collect phase against SequentialRunner, light, {n_agents} agents",
-        "-",
-        f"{sequential / ours:.2f} ({_milliseconds(ours=ours, sequential=sequential)})",
-        "-",
+    scaling = measure.scaling()
+
+    def overhead(seconds: float) -> float:
+        return max(seconds - sequential / scaling, 0.001)
+
+    yield _faster(
+        f"overhead of the collect phase, light, {n_agents} agents",
+        ">= 100",
+        overhead(ours),
+        overhead(per_chunk),
     )
+    yield _row(
+        f"collect phase against SequentialRunner, light, {n_agents} agents",
+        ">= 0.8",
+        sequential / ours,
+        _milliseconds(ours=ours, sequential=sequential),
+    )
+    found_bytes = measure.delta_bytes(n_agents, sizes)
+    yield _row(f"kilobytes of a delta, {n_agents} agents", "<= 60", found_bytes / 1000, "median")
     memory = measure.peak_memory(n_agents, sizes)
     detail = ", ".join(f"{name} {size:,}" for name, size in memory.items())
     ratio = memory["total"] / memory["snapshot"]

@@ -139,11 +139,21 @@ class Workload(NamedTuple):
 
 
 class RowLogger(Logger):
-    """Keeps one row per order and execution, which travel with the simulation."""
+    """Keeps one row per order and execution, which travel with the simulation.
+
+    Logs become rows as they are written, so that there are no others waiting for the end of the
+    session.
+    """
 
     def __init__(self) -> None:
         super().__init__()
         self.rows: list[tuple[Any, ...]] = []
+
+    def write(self, log: Any) -> None:
+        self.process([log])
+
+    def bulk_write(self, logs: list[Any]) -> None:
+        self.process(logs)
 
     def process_order_log(self, log: Any) -> None:
         self.rows.append((log.time, log.market_id, log.agent_id, log.is_buy, log.price))

@@ -83,7 +83,13 @@ def sequential_population(name: str) -> dict[str, object]:
 
 
 @pytest.mark.parametrize(
-    ("start_method", "workers"), [("fork", 1), ("fork", 3), ("spawn", 2), ("forkserver", 2)]
+    ("start_method", "workers"),
+    [
+        ("fork", 1),
+        pytest.param("fork", 3, marks=pytest.mark.slow),
+        pytest.param("spawn", 2, marks=pytest.mark.slow),
+        ("forkserver", 2),
+    ],
 )
 @pytest.mark.parametrize("name", POPULATIONS)
 def test_whole_snapshots_of_every_kind_of_agent(name: str, start_method: str, workers: int) -> None:

@@ -404,7 +404,7 @@ def test_misbehaviour_is_reported_as_ever(scripted: Any) -> None:
     runner = scripted([scripts.buy] * 4, workers=2)
     for _ in range(4):
         collect(runner)
-    give_scripts(runner, [scripts.buy, misbehaviour.raise_value_error] * 2)
+    give_scripts(runner, [scripts.buy, misbehaviour.raise_value_error, scripts.buy, scripts.buy])
     with pytest.raises(ValueError, match="bad price") as caught:
         collect(runner)
     assert caught.value.args[1] == 1
