@@ -155,6 +155,69 @@ OTHER_KINDS: dict[str, Callable[[], Any]] = {
 
 KINDS = NATIVE_KINDS | OTHER_KINDS
 
+# Hooks of Python classes, behind which there may be more than pickle gets to see.
+UNTRACKED_KINDS = {
+    "frozen slotted dataclass",
+    "array of a subclass",
+    "subclass of Random",
+    "bytearray subclass",
+    "str subclass",
+    "int subclass",
+    "named tuple with attributes",
+    "counter subclass",
+    "exception",
+    "reducer",
+    "state that is a list",
+    "state without some attributes",
+    "attribute of the module",
+    "constructor arguments",
+    "named constructor arguments",
+}
+
+
+def _bag_around(part: Any) -> Bag:
+    return having(Bag(3), state=[part])
+
+
+def _cells(part: Any) -> np.ndarray[Any, Any]:
+    values = np.empty(2, dtype=object)
+    values[0] = part
+    return values
+
+
+# Objects around another one, which are compared in various ways, and how to exchange that.
+AROUND: dict[str, tuple[Callable[[Any], Any], Callable[[Any, Any], None]]] = {
+    "list": (lambda part: [part], lambda obj, part: obj.__setitem__(0, part)),
+    "dict": (lambda part: {"k": part}, lambda obj, part: obj.__setitem__("k", part)),
+    "instance": (lambda part: Plain(a=part), lambda obj, part: setattr(obj, "a", part)),
+    "slots": (lambda part: Slotted(left=part), lambda obj, part: setattr(obj, "left", part)),
+    "deque": (lambda part: collections.deque([part]), lambda obj, part: obj.__setitem__(0, part)),
+    "namespace": (
+        lambda part: types.SimpleNamespace(a=part),
+        lambda obj, part: setattr(obj, "a", part),
+    ),
+    "partial": (
+        lambda part: functools.partial(function, part),
+        lambda obj, part: obj.__setstate__((function, (part,), {}, None)),
+    ),
+    "objects in an array": (_cells, lambda obj, part: obj.__setitem__(0, part)),
+    "reducer": (_bag_around, lambda obj, part: obj.state.__setitem__(0, part)),
+    "state that is a list": (Stateful, lambda obj, part: setattr(obj, "content", (part,))),
+    "state without some attributes": (
+        lambda part: StateOnly(a=part),
+        lambda obj, part: setattr(obj, "a", part),
+    ),
+    "exception": (ValueError, lambda obj, part: setattr(obj, "args", (part,))),
+    "user dict": (
+        lambda part: collections.UserDict(a=part),
+        lambda obj, part: obj.__setitem__("a", part),
+    ),
+    "generator": (
+        lambda part: having(random.Random(1), gauss_next=part),
+        lambda obj, part: setattr(obj, "gauss_next", part),
+    ),
+}
+
 # Never changed: another object takes their place.
 LEAVES: dict[str, Callable[[], Any]] = {
     "None": lambda: None,

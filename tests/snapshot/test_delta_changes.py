@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 from delta_edits import SeededChooser, edits_of, keeps_native
-from delta_kinds import KINDS, LEAVES, NATIVE_KINDS
+from delta_kinds import AROUND, KINDS, LEAVES, NATIVE_KINDS, UNTRACKED_KINDS
 from delta_support import (
     Chain,
 )
@@ -75,7 +75,7 @@ def test_an_unchanged_object_is_not_sent_again(kind: str) -> None:
     for _ in range(3):
         chain.roots[1].append(1)
         chain.step()
-        if kind in NATIVE_KINDS:
+        if kind not in UNTRACKED_KINDS:
             assert not chain.source.is_keyframe
             assert chain.twin(obj) is twin
 
@@ -115,6 +115,29 @@ def test_a_new_object_takes_the_place_of_an_equal_one(kind: str) -> None:
     chain.step()
     if kind in NATIVE_KINDS:
         assert chain.replica.roots[0][0] is not chain.replica.roots[2][0]
+
+
+@pytest.mark.parametrize(
+    "part", [list, dict, Plain, set, lambda: [1, "text"], lambda: "".join("ab")]
+)
+@pytest.mark.parametrize("kind", AROUND)
+def test_an_equal_part_takes_the_place_of_another(kind: str, part: Any) -> None:
+    make, exchange = AROUND[kind]
+    parts = [part() for _ in range(3)]
+    obj = make(parts[0])
+    chain = Chain(obj, parts)
+    chain.step()
+    exchange(obj, parts[1])
+    chain.step()
+    parts.append(part())
+    exchange(obj, parts[3])
+    chain.step()
+    exchange(obj, part())
+    chain.step()
+    for mutable in parts:
+        if isinstance(mutable, list):
+            mutable.append("new")
+            chain.step()
 
 
 @pytest.mark.parametrize("before", LEAVES)

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 from checks import copy_of
 from delta_edits import OPAQUE_EDITS, SeededChooser, edits_of
-from delta_kinds import KINDS, NATIVE_KINDS
+from delta_kinds import AROUND, KINDS, NATIVE_KINDS
 from delta_support import Chain, numbered, numbers_of, objects
 from pams_parallel.snapshot import Replica
 from sample_types import (
@@ -103,6 +103,17 @@ def test_vandalism(kind: str, vandalism: str) -> None:
     # The next frame finds everything in its place.
     other.a.append(2)
     scene.step()
+
+
+@pytest.mark.parametrize("part", [list, dict, Plain, lambda: [1, "text"]])
+@pytest.mark.parametrize("kind", AROUND)
+def test_a_part_is_exchanged_for_an_equal_one(kind: str, part: Any) -> None:
+    make, exchange = AROUND[kind]
+    parts = [part(), part()]
+    scene = Scene(make(parts[0]), parts)
+    for choose in (lambda: scene.replica.roots[1][1], part, lambda: scene.replica.roots[1]):
+        exchange(scene.replica.roots[0], choose())
+        scene.undo()
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -1,7 +1,7 @@
 //! Encoding for a source: what a native object consists of is recorded in the shadow first and
 //! written from the record, so that user code which runs in between cannot come between the two.
 
-use std::hash::Hasher;
+use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 
 use pyo3::exceptions::PyValueError;
@@ -556,6 +556,8 @@ impl Encoder {
             let mut hasher = std::collections::hash_map::DefaultHasher::new();
             hasher.write_u64(seed);
             hasher.write(output.buffer.as_slice());
+            // An equal container in the place of another is a change, too.
+            notes.parts.hash(&mut hasher);
             hasher.finish()
         };
         Ok(Fingerprint {
