@@ -139,7 +139,7 @@ def sequential_changing_result() -> list[str]:
     return changing_result(SequentialRunner)
 
 
-@pytest.mark.parametrize("workers", [1, 2, 3])
+@pytest.mark.parametrize("workers", [1, pytest.param(2, marks=pytest.mark.slow), 3])
 @pytest.mark.parametrize("start_method", START_METHODS)
 @pytest.mark.parametrize("mode", MODES)
 def test_simulation_that_changes(mode: str, start_method: str, workers: int) -> None:

@@ -458,7 +458,7 @@ class KeyedMachine(DeltaMachine):
 
 
 _QUICK = settings(
-    max_examples=80,
+    max_examples=25,
     stateful_step_count=20,
     deadline=None,
     suppress_health_check=list(HealthCheck),
