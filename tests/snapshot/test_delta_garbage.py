@@ -183,3 +183,25 @@ def test_numbers_are_bounded(cyclic: bool) -> None:
         chain.catch_up(chain.replica)
     chain.check()
     assert max(numbers_of(chain.source, [holder, *holder, holder[0].more])) < 200
+
+
+class Pair(tuple):
+    """A tuple that can have attributes."""
+
+
+class Bag(frozenset):
+    """A frozenset that can have attributes."""
+
+
+@pytest.mark.parametrize("cls", [Pair, Bag, tuple, frozenset])
+def test_parts_of_immutable_containers_stay(cls: type[Any]) -> None:
+    part = Plain(a=[1])
+    chain = Chain([cls((part,))])
+    chain.step()
+    part.a.append(2)
+    chain.step()
+    part.b = 2
+    chain.step()
+    for _ in range(3):
+        part.a.append(3)
+        chain.delta()

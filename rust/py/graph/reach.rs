@@ -7,6 +7,7 @@ use std::sync::Arc;
 use pyo3::prelude::*;
 use pyo3::types::{PyFrozenSet, PyList, PyModule, PyString, PyTuple, PyType};
 
+use super::composite::Base;
 use super::recorded::Recorded;
 use super::{for_each_part, Graph};
 use crate::py::runtime::Runtime;
@@ -66,6 +67,8 @@ pub fn unreachable(
 fn is_opaque(obj: &Bound<'_, PyAny>, recorded: &Recorded) -> bool {
     match recorded {
         Recorded::NumpyRandom(_) => true,
+        // What it holds is no part of the record, since it never changes.
+        Recorded::Composite(anatomy, _) => anatomy.base == Base::Immutable,
         Recorded::Leaf => {
             !obj.is_exact_instance_of::<PyTuple>()
                 && !obj.is_exact_instance_of::<PyFrozenSet>()
