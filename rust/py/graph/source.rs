@@ -112,11 +112,7 @@ impl Source {
                     }
                     Ok(None) => {}
                     // A keyframe tells the path from a root to the culprit.
-                    Err(error) if error.is_instance_of::<PyException>(roots.py()) => {
-                        if std::env::var("DBG").is_ok() {
-                            eprintln!("DELTA ERR {error}");
-                        }
-                    }
+                    Err(error) if error.is_instance_of::<PyException>(roots.py()) => {}
                     Err(error) => return Err(error),
                 }
             }
