@@ -19,7 +19,7 @@ use pyo3::types::{PyBytes, PyList};
 
 use super::buffer::Buffer;
 use super::errors::SnapshotDecodeError;
-use super::graph::objects_at;
+use super::graph::{collect, objects_at};
 use super::numbers::NO_OFFSET;
 use crate::error::DecodeError;
 use crate::wire::{self, Reader};
@@ -60,13 +60,7 @@ impl Decoder {
     #[new]
     #[pyo3(signature = (data, externals=None))]
     fn new(data: &Bound<'_, PyAny>, externals: Option<&Bound<'_, PyAny>>) -> PyResult<Self> {
-        let externals = match externals {
-            None => Vec::new(),
-            Some(externals) => externals
-                .try_iter()?
-                .map(|obj| obj.map(Bound::unbind))
-                .collect::<PyResult<_>>()?,
-        };
+        let externals = collect(externals)?;
         let _paused = PausedCollector::new();
         Ok(Decoder(decode(data, externals)?))
     }

@@ -25,6 +25,7 @@ use pyo3::types::{PyBytes, PyDict};
 use rustc_hash::FxHashMap;
 
 use super::errors::no_memory;
+use super::graph::{copy_dict, numbers_of};
 use super::numbers::{NO_NUMBER, NO_OFFSET};
 use super::output::Output;
 use super::path;
@@ -103,13 +104,7 @@ impl Encoder {
         spill_bytes: usize,
     ) -> PyResult<Self> {
         let runtime = Runtime::get(py)?;
-        let additional = reducers
-            .map(|reducers| -> PyResult<Py<PyDict>> {
-                let copy = PyDict::new(py);
-                copy.update(reducers.cast()?)?;
-                Ok(copy.unbind())
-            })
-            .transpose()?;
+        let additional = copy_dict(reducers)?;
         let copyreg = runtime
             .copyreg
             .bind(py)
@@ -195,12 +190,7 @@ impl Encoder {
         py: Python<'py>,
         objs: &Bound<'py, PyAny>,
     ) -> PyResult<Bound<'py, PyBytes>> {
-        let mut numbers = Vec::new();
-        for obj in objs.try_iter()? {
-            let number = self.number_of(&obj?).unwrap_or(NO_NUMBER);
-            numbers.extend_from_slice(&number.to_le_bytes());
-        }
-        Ok(PyBytes::new(py, &numbers))
+        numbers_of(py, objs, |address| self.number_at(address))
     }
 
     /// Where the states of generators stand in the snapshot, as little-endian uint64.
@@ -213,7 +203,7 @@ impl Encoder {
         let mut offsets = Vec::new();
         for prng in prngs.try_iter()? {
             let offset = self
-                .number_of(&prng?)
+                .number_at(prng?.as_ptr() as usize)
                 .and_then(|number| {
                     let found = self.randoms.binary_search_by_key(&number, |entry| entry.0);
                     found.ok().map(|index| self.randoms[index].1)
@@ -260,13 +250,6 @@ impl Encoder {
             State::Failed => Err(PyValueError::new_err(
                 "the encoder is closed because something failed before",
             )),
-        }
-    }
-
-    fn number_of(&self, obj: &Bound<'_, PyAny>) -> Option<u32> {
-        match self.memo.get(&(obj.as_ptr() as usize)) {
-            Some(Known::Number(number) | Known::Changed(number)) => Some(*number),
-            _ => None,
         }
     }
 

@@ -24,10 +24,10 @@ use std::sync::Arc;
 
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
-use pyo3::types::{PyDict, PyFrozenSet, PyList, PyTuple};
+use pyo3::types::{PyBytes, PyDict, PyFrozenSet, PyList, PyTuple};
 use rustc_hash::{FxHashMap, FxHashSet};
 
-use super::numbers::words;
+use super::numbers::{words, NO_NUMBER};
 use super::prefetch::prefetch;
 use super::types::is_instance_hook;
 use crate::mersenne::STATE_LEN;
@@ -245,6 +245,20 @@ pub(super) fn for_each_part(py: Python<'_>, node: &Node, mut take: impl FnMut(us
     } else if let Ok(set) = obj.bind(py).cast_exact::<PyFrozenSet>() {
         set.iter().for_each(|part| take(part.as_ptr() as usize));
     }
+}
+
+/// Numbers of objects by their addresses, as little-endian uint32.
+pub(super) fn numbers_of<'py>(
+    py: Python<'py>,
+    objs: &Bound<'py, PyAny>,
+    find: impl Fn(usize) -> Option<u32>,
+) -> PyResult<Bound<'py, PyBytes>> {
+    let mut numbers = Vec::new();
+    for obj in objs.try_iter()? {
+        let number = find(obj?.as_ptr() as usize).unwrap_or(NO_NUMBER);
+        numbers.extend_from_slice(&number.to_le_bytes());
+    }
+    Ok(PyBytes::new(py, &numbers))
 }
 
 /// The objects with these numbers (little-endian uint32).

@@ -307,13 +307,10 @@ impl Recorded {
                 dropped.extend(dict_items(dict));
                 set_pairs(dict, items.chunks_exact(2).map(|pair| (&pair[0], &pair[1])))?;
             }
-            Recorded::Set(items) => {
+            Recorded::Set(_) => {
                 let set = obj.cast_exact::<PySet>()?;
                 dropped.extend(set_items(set)?);
-                set.clear();
-                for item in items {
-                    set.add(item)?;
-                }
+                self.refill(obj)?;
             }
             Recorded::ByteArray(bytes) => set_bytearray(obj.cast_exact::<PyByteArray>()?, bytes)?,
             Recorded::Instance(layout, values) => {

@@ -19,7 +19,7 @@ use crate::mersenne::STATE_LEN;
 use crate::py::buffer::Buffer;
 use crate::py::decoder::{update, Changes, Decoded};
 use crate::py::encoder::{Encoder, Fingerprint};
-use crate::py::numbers::{words, NO_NUMBER};
+use crate::py::numbers::words;
 use crate::py::packed_states::RandomStatePacker;
 use crate::py::runtime::Runtime;
 use crate::py::types::is_plain;
@@ -155,12 +155,7 @@ impl Replica {
                 .map(|(number, obj)| (obj.as_ptr() as usize, number as u32))
                 .collect()
         });
-        let mut numbers = Vec::new();
-        for obj in objs.try_iter()? {
-            let number = known.get(&(obj?.as_ptr() as usize));
-            numbers.extend_from_slice(&number.unwrap_or(&NO_NUMBER).to_le_bytes());
-        }
-        Ok(PyBytes::new(py, &numbers))
+        super::numbers_of(py, objs, |address| known.get(&address).copied())
     }
 
     /// The objects with these numbers (little-endian uint32).

@@ -161,9 +161,7 @@ impl Source {
         numbers: &Bound<'py, PyAny>,
     ) -> PyResult<Bound<'py, PyList>> {
         let shadow = self.latest()?.shadow();
-        super::objects_at(py, numbers, |number| {
-            shadow.graph.nodes.get(number as usize)?.obj.as_ref()
-        })
+        super::objects_at(py, numbers, |number| shadow.graph.object(number))
     }
 
     /// Unpack the states of agents' generators, packed by a replica at the latest frame.
