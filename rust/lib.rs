@@ -17,12 +17,14 @@ mod _core {
     #[pymodule_export]
     use crate::py::{
         attributes::changed_attributes,
+        attributes::positions_with,
         decoder::{loads, Decoder},
         encoder::{slow_path, Encoder},
         errors::{ForeignReferenceError, SnapshotDecodeError},
         functions::{chunk_bounds, index_of},
         graph::{replica::Replica, source::Source},
         packed_states::{RandomStatePacker, RandomStates},
+        watch::Watch,
     };
 
     #[pymodule_export]

@@ -6,6 +6,8 @@
 //! step, and agents created together twist in the same step.
 
 use crate::error::{DecodeError, Result};
+use twox_hash::XxHash3_128;
+
 use crate::mersenne::{self, STATE_LEN, WORDS};
 use crate::wire::{Reader, Write};
 
@@ -20,6 +22,88 @@ pub struct Position {
     /// Words already drawn from the block, 0 to 624.
     pub index: u32,
     pub gauss_next: Option<f64>,
+}
+
+impl Position {
+    /// Whether both have the same pending Gauss value, to the bit.
+    pub fn has_gauss_of(self, other: Position) -> bool {
+        let bits = |at: Position| at.gauss_next.map(f64::to_bits);
+        bits(self) == bits(other)
+    }
+}
+
+/// Bytes of the first four words.
+pub const HEAD: usize = 16;
+
+fn head(words: &[u8; STATE_LEN]) -> [u8; HEAD] {
+    *words
+        .first_chunk()
+        .expect("a state is longer than its head")
+}
+
+/// Words that later ones are compared with.
+///
+/// A simulation has thousands of generators with 2.5 kB of words each, more than the caches hold,
+/// and words hardly ever change. So they are compared by a digest, and the old ones are only
+/// touched if it differs.
+pub struct KnownWords {
+    digest: u128,
+    head: [u8; HEAD],
+    words: Box<[u8; STATE_LEN]>,
+}
+
+impl KnownWords {
+    pub fn new(words: &[u8; STATE_LEN]) -> Self {
+        KnownWords {
+            digest: XxHash3_128::oneshot(words),
+            head: head(words),
+            words: Box::new(*words),
+        }
+    }
+
+    pub fn are(&self, words: &[u8; STATE_LEN]) -> bool {
+        XxHash3_128::oneshot(words) == self.digest
+    }
+
+    pub fn replace(&mut self, words: &[u8; STATE_LEN]) {
+        self.digest = XxHash3_128::oneshot(words);
+        self.head = head(words);
+        *self.words = *words;
+    }
+
+    pub fn bytes(&self) -> &[u8; STATE_LEN] {
+        &self.words
+    }
+}
+
+/// What packed words are relative to.
+#[derive(Clone, Copy)]
+pub enum Base<'a> {
+    Bytes(&'a [u8; STATE_LEN]),
+    Known(&'a KnownWords),
+}
+
+impl<'a> Base<'a> {
+    pub fn bytes(self) -> &'a [u8; STATE_LEN] {
+        match self {
+            Base::Bytes(words) => words,
+            Base::Known(known) => known.bytes(),
+        }
+    }
+
+    pub fn head(self) -> [u8; HEAD] {
+        match self {
+            Base::Bytes(words) => head(words),
+            Base::Known(known) => known.head,
+        }
+    }
+
+    fn are(self, words: &[u8; STATE_LEN]) -> bool {
+        match self {
+            Base::Bytes(base) => base == words,
+            Base::Known(known) => known.are(words),
+        }
+    }
 }
 
 /// Where the words of one packed state come from.
@@ -37,12 +121,7 @@ pub fn put_absent(out: &mut Vec<u8>) {
 }
 
 /// Appends one state; `base` are its words in the snapshot, if it has any there.
-pub fn put_state(
-    out: &mut Vec<u8>,
-    base: Option<&[u8; STATE_LEN]>,
-    words: &[u8; STATE_LEN],
-    at: Position,
-) {
+pub fn put_state(out: &mut Vec<u8>, base: Option<Base<'_>>, words: &[u8; STATE_LEN], at: Position) {
     match base.and_then(|base| twists_between(base, words)) {
         Some(twists) => out.push(twists),
         None => {
@@ -89,12 +168,12 @@ pub fn checked_index(index: u64, at: usize) -> Result<u32> {
     }
 }
 
-fn twists_between(base: &[u8; STATE_LEN], words: &[u8; STATE_LEN]) -> Option<u8> {
-    if base == words {
+fn twists_between(base: Base<'_>, words: &[u8; STATE_LEN]) -> Option<u8> {
+    if base.are(words) {
         return Some(0);
     }
     let target = mersenne::from_bytes(words);
-    let mut twisted = mersenne::from_bytes(base);
+    let mut twisted = mersenne::from_bytes(base.bytes());
     (1..=MAX_TWISTS).find(|_| {
         mersenne::twist(&mut twisted);
         twisted == target
@@ -146,12 +225,15 @@ pub fn parse(packed: &[u8]) -> Result<Vec<Option<(Origin, Position)>>> {
     Ok(states)
 }
 
-/// Bits of the first number of a change below the word index: where the words come from, whether
-/// a Gauss value is pending, and whether it is the old one.
+/// Bits of the first number of a change below the step of the word index: where the words come
+/// from, whether the pending Gauss value is the old one or none, and otherwise whether there is
+/// a new one.
 const CHANGE_SOURCE_BITS: u64 = 2;
 const CHANGE_GAUSS: u64 = 1 << CHANGE_SOURCE_BITS;
 const CHANGE_SAME_GAUSS: u64 = 1 << (CHANGE_SOURCE_BITS + 1);
-const CHANGE_INDEX_SHIFT: u64 = CHANGE_SOURCE_BITS + 2;
+const CHANGE_STEP_SHIFT: u64 = CHANGE_SOURCE_BITS + 2;
+/// Steps of the index are counted modulo this, so that they are never negative.
+const CHANGE_STEPS: u32 = 1024;
 /// In place of a count of twists: a byte with the count follows, or 0 if the words are written
 /// out.
 const CHANGE_MORE: u64 = 3;
@@ -159,26 +241,26 @@ const CHANGE_MORE: u64 = 3;
 /// Appends the new state of a generator for somebody who has its old one; returns whether the
 /// words are the old ones.
 ///
-/// One number holds the word index, flags for the pending Gauss value and the count of twists
-/// that lead from the old words to the new ones; a new Gauss value (8 bytes) and, if so many
-/// twists are not enough, the words follow.
+/// One number holds the step of the word index, flags for the pending Gauss value and the count
+/// of twists that lead from the old words to the new ones; a new Gauss value (8 bytes) and, if so
+/// many twists are not enough, the words follow.
 pub fn put_change(
     out: &mut impl Write,
-    old: &[u8; STATE_LEN],
-    old_gauss_next: Option<f64>,
+    base: Base<'_>,
+    old: Position,
     words: &[u8; STATE_LEN],
     at: Position,
 ) -> bool {
-    let twists = twists_between(old, words);
+    let twists = twists_between(base, words);
     let source = twists.map_or(CHANGE_MORE, |twists| u64::from(twists).min(CHANGE_MORE));
-    let bits = |gauss: Option<f64>| gauss.map(f64::to_bits);
-    let gauss = match at.gauss_next {
-        None => 0,
-        now if bits(now) == bits(old_gauss_next) => CHANGE_GAUSS | CHANGE_SAME_GAUSS,
-        Some(_) => CHANGE_GAUSS,
+    let (gauss, new_value) = match at.gauss_next {
+        _ if at.has_gauss_of(old) => (CHANGE_SAME_GAUSS, None),
+        None => (0, None),
+        value => (CHANGE_GAUSS, value),
     };
-    out.put_varint(u64::from(at.index) << CHANGE_INDEX_SHIFT | gauss | source);
-    if let Some(value) = at.gauss_next.filter(|_| gauss & CHANGE_SAME_GAUSS == 0) {
+    let step = at.index.wrapping_sub(old.index) % CHANGE_STEPS;
+    out.put_varint(u64::from(step) << CHANGE_STEP_SHIFT | gauss | source);
+    if let Some(value) = new_value {
         out.put_bytes(&value.to_le_bytes());
     }
     if source == CHANGE_MORE {
@@ -191,25 +273,50 @@ pub fn put_change(
 }
 
 /// New words of a generator.
+#[derive(Debug, Clone, Copy, PartialEq)]
 pub enum NewWords<'a> {
     /// The old ones after so many twists.
     Twists(u8),
     Full(&'a [u8; STATE_LEN]),
 }
 
-/// Reads what [`put_change`] wrote. `old_gauss_next` is called if the pending value is the old
-/// one.
-pub fn read_change<'a>(
-    reader: &mut Reader<'a>,
-    old_gauss_next: impl FnOnce() -> Option<f64>,
-) -> Result<(NewWords<'a>, Position)> {
+/// New state of a generator, for somebody who has its old one.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Change<'a> {
+    pub words: NewWords<'a>,
+    /// `None` if the pending Gauss value is the old one.
+    pub gauss_next: Option<Option<f64>>,
+    step: u32,
+}
+
+impl Change<'_> {
+    /// The new word index; `None` if no generator with the old one can have this change.
+    pub fn index_after(&self, old_index: u32) -> Option<u32> {
+        let index = old_index.wrapping_add(self.step) % CHANGE_STEPS;
+        (index as usize <= WORDS).then_some(index)
+    }
+}
+
+/// Reads what [`put_change`] wrote.
+pub fn read_change<'a>(reader: &mut Reader<'a>) -> Result<Change<'a>> {
     let at = reader.position();
     let number = reader.varint()?;
-    let index = checked_index(number >> CHANGE_INDEX_SHIFT, at)?;
-    let gauss_next = match number & CHANGE_GAUSS {
-        0 => None,
-        _ if number & CHANGE_SAME_GAUSS != 0 => old_gauss_next(),
-        _ => Some(f64::from_le_bytes(reader.array()?)),
+    let step = u32::try_from(number >> CHANGE_STEP_SHIFT).ok();
+    let step = step.filter(|step| *step < CHANGE_STEPS);
+    let step = step.ok_or(DecodeError::Malformed {
+        what: "a step of a word index above 1023",
+        at,
+    })?;
+    let gauss_next = match number & (CHANGE_GAUSS | CHANGE_SAME_GAUSS) {
+        0 => Some(None),
+        CHANGE_GAUSS => Some(Some(f64::from_le_bytes(reader.array()?))),
+        CHANGE_SAME_GAUSS => None,
+        _ => {
+            return Err(DecodeError::Malformed {
+                what: "a Gauss value that is both new and old",
+                at,
+            })
+        }
     };
     let few = (number & CHANGE_MORE) as u8;
     let twists = if u64::from(few) == CHANGE_MORE {
@@ -239,7 +346,11 @@ pub fn read_change<'a>(
         }
         Some(twists) => NewWords::Twists(twists),
     };
-    Ok((words, Position { index, gauss_next }))
+    Ok(Change {
+        words,
+        gauss_next,
+        step,
+    })
 }
 
 #[cfg(test)]
@@ -273,7 +384,7 @@ mod tests {
             index: 624,
             gauss_next: None,
         };
-        put_state(&mut out, Some(&base), &base, position);
+        put_state(&mut out, Some(Base::Bytes(&base)), &base, position);
         assert_eq!(out.len(), 4);
     }
 
@@ -281,30 +392,78 @@ mod tests {
         #[test]
         fn changes_survive(
             twists in 0u8..6,
+            old_index in 0u32..=624,
             index in 0u32..=624,
-            gauss in prop::option::of(any::<f64>()),
+            old_gauss in prop::option::of(any::<f64>()),
+            new_gauss in prop::option::of(any::<f64>()),
             is_same in any::<bool>(),
         ) {
-            let old = state(3);
-            let old_gauss = if is_same { gauss } else { None };
-            let words = twisted(&old, twists);
-            let position = Position { index, gauss_next: gauss };
+            let known = KnownWords::new(&state(3));
+            let words = twisted(known.bytes(), twists);
+            let old = Position { index: old_index, gauss_next: old_gauss };
+            let gauss_next = if is_same { old_gauss } else { new_gauss };
+            let position = Position { index, gauss_next };
             let mut out = Vec::new();
-            put_change(&mut out, &old, old_gauss, &words, position);
+            let is_old = put_change(&mut out, Base::Known(&known), old, &words, position);
+            prop_assert_eq!(is_old, twists == 0);
             let mut reader = Reader::new(&out);
-            let (source, read) = read_change(&mut reader, || old_gauss).unwrap();
+            let change = read_change(&mut reader).unwrap();
             prop_assert_eq!(reader.remaining(), 0);
-            let found = match source {
-                NewWords::Twists(twists) => twisted(&old, twists),
+            let found = match change.words {
+                NewWords::Twists(twists) => twisted(known.bytes(), twists),
                 NewWords::Full(words) => *words,
             };
             prop_assert_eq!(found, words);
-            prop_assert_eq!(read.index, index);
-            prop_assert_eq!(read.gauss_next.map(f64::to_bits), gauss.map(f64::to_bits));
+            prop_assert_eq!(change.index_after(old_index), Some(index));
+            let found = change.gauss_next.unwrap_or(old_gauss);
+            prop_assert_eq!(found.map(f64::to_bits), gauss_next.map(f64::to_bits));
             for len in 0..out.len() {
-                prop_assert!(read_change(&mut Reader::new(&out[..len]), || None).is_err());
+                prop_assert!(read_change(&mut Reader::new(&out[..len])).is_err());
             }
         }
+
+        #[test]
+        fn any_other_word_is_noticed(at in 0..STATE_LEN, bit in 0..8) {
+            let known = KnownWords::new(&state(5));
+            let mut words = state(5);
+            prop_assert!(known.are(&words));
+            words[at] ^= 1 << bit;
+            prop_assert!(!known.are(&words));
+        }
+    }
+
+    #[test]
+    fn a_few_draws_take_one_byte() {
+        let old = Position {
+            index: 300,
+            gauss_next: None,
+        };
+        let new = Position {
+            index: 307,
+            gauss_next: None,
+        };
+        let known = KnownWords::new(&state(1));
+        let mut out = Vec::new();
+        put_change(&mut out, Base::Known(&known), old, &state(1), new);
+        assert_eq!(out.len(), 1);
+    }
+
+    #[test]
+    fn an_index_above_624_is_refused() {
+        let old = Position {
+            index: 0,
+            gauss_next: None,
+        };
+        let new = Position {
+            index: 624,
+            gauss_next: None,
+        };
+        let known = KnownWords::new(&state(1));
+        let mut out = Vec::new();
+        put_change(&mut out, Base::Known(&known), old, &state(1), new);
+        let change = read_change(&mut Reader::new(&out)).unwrap();
+        assert_eq!(change.index_after(0), Some(624));
+        assert_eq!(change.index_after(1), None);
     }
 
     proptest! {
@@ -320,7 +479,7 @@ mod tests {
             let mut out = Vec::new();
             for &n in &twists {
                 put_absent(&mut out);
-                put_state(&mut out, Some(&base), &twisted(&base, n), position);
+                put_state(&mut out, Some(Base::Bytes(&base)), &twisted(&base, n), position);
             }
             let got = unpack(&base, &out);
             prop_assert_eq!(got.len(), 2 * twists.len());

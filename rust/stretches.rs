@@ -19,23 +19,22 @@ pub struct Edit {
     pub inserted: Range<usize>,
 }
 
-/// Edits that make `new` of `old`, in order.
-pub fn edits<T>(old: &[T], new: &[T], same: impl Fn(&T, &T) -> bool) -> Vec<Edit> {
-    let equal = |i: usize, j: usize| match (old.get(i), new.get(j)) {
-        (Some(old), Some(new)) => same(old, new),
-        _ => false,
-    };
+/// Edits that make a sequence of `new_len` items of one of `old_len`, in order.
+///
+/// `same` says whether the old item at the first index is the new one at the second.
+pub fn edits(old_len: usize, new_len: usize, same: impl Fn(usize, usize) -> bool) -> Vec<Edit> {
+    let equal = |i: usize, j: usize| i < old_len && j < new_len && same(i, j);
     let mut edits = Vec::new();
     let (mut i, mut j) = (0, 0);
-    while i < old.len() || j < new.len() {
+    while i < old_len || j < new_len {
         if equal(i, j) {
             (i, j) = (i + 1, j + 1);
             continue;
         }
         let (from, start) = (i, j);
         loop {
-            if i >= old.len() || j >= new.len() {
-                (i, j) = (old.len(), new.len());
+            if i >= old_len || j >= new_len {
+                (i, j) = (old_len, new_len);
                 break;
             }
             if equal(i, j) {
@@ -73,7 +72,7 @@ mod tests {
     use proptest::prelude::*;
 
     fn apply(old: &[u8], new: &[u8]) -> (Vec<u8>, Vec<Edit>) {
-        let found = edits(old, new, |a, b| a == b);
+        let found = edits(old.len(), new.len(), |i, j| old[i] == new[j]);
         let mut result = old.to_vec();
         for edit in &found {
             result.splice(

@@ -22,6 +22,7 @@ __all__ = [
     "Replica",
     "SnapshotDecodeError",
     "Source",
+    "Watch",
     "__version__",
     "changed_attributes",
     "chunk_bounds",
@@ -341,6 +342,47 @@ class RandomStates:
     def close(self) -> None:
         """Release ``frame``."""
 
+@final
+class Watch:
+    """Watches agents while they are asked one after the other, for a worker.
+
+    Args:
+        agents: the agents.
+        packer: packer for the states of their generators.
+        replica: replica that the agents belong to, if they do.
+        numbers: their numbers in it (little-endian ``uint32``).
+    """
+
+    def __new__(
+        cls,
+        agents: list[Any],
+        packer: RandomStatePacker,
+        replica: Replica | None = None,
+        numbers: Buffer | None = None,
+    ) -> Watch: ...
+    @property
+    def changed(self) -> list[Any]:
+        """As :func:`changed_attributes`, of the latest agent."""
+    @property
+    def is_packed(self) -> bool:
+        """Whether the state of the latest agent's ``prng`` was packed."""
+    def begin(self) -> None:
+        """Take note of the attributes of the next agent, which is about to be asked.
+
+        Raises:
+            IndexError: all agents have been asked.
+        """
+    def end(self, orders: object, /) -> bool:
+        """Look at the agent after it was asked, and pack the state of its generator.
+
+        Args:
+            orders: what it has submitted.
+
+        Returns:
+            Whether there is nothing to tell: ``orders`` is an empty list, no attribute was
+            assigned or deleted, and the state was packed.
+        """
+
 def changed_attributes(before: dict[Any, Any], after: dict[Any, Any], /) -> list[Any]:
     """Keys that were added, deleted or assigned another object.
 
@@ -369,6 +411,16 @@ def chunk_bounds(n_items: int, n_chunks: int, /) -> list[tuple[int, int]]:
 
 def index_of(items: list[Any], obj: object, /) -> int:
     """Index of the first item that *is* ``obj``, or -1. Never compares by value."""
+
+def positions_with(objs: list[Any], name: str, /) -> list[int]:
+    """Positions of the objects that may have an attribute, in ascending order.
+
+    For ordinary classes that is exact and takes much less time than asking every object.
+
+    Args:
+        objs: objects.
+        name: name of the attribute.
+    """
 
 def slow_path(
     obj: object,

@@ -11,13 +11,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from ._core import positions_with
+
 # What the runner manages itself, and the dict that holds all the attributes.
 UNLISTABLE = frozenset({"simulator", "logger", "prng", "__dict__"})
 
 _NONE: tuple[str, ...] = ()
 
 
-def listed_names(agents: Iterable[Any]) -> dict[int, tuple[str, ...]]:
+def listed_names(agents: list[Any]) -> dict[int, tuple[str, ...]]:
     """Read and validate the ``synced_attributes`` of agents.
 
     Args:
@@ -34,7 +36,8 @@ def listed_names(agents: Iterable[Any]) -> dict[int, tuple[str, ...]]:
     # Agents of a class usually share one tuple, which needs to be checked only once. The values
     # keep the tuples alive, so an id cannot come to mean another tuple.
     checked: dict[int, tuple[Any, tuple[str, ...]]] = {}
-    for position, agent in enumerate(agents):
+    for position in positions_with(agents, "synced_attributes"):
+        agent = agents[position]
         given = getattr(agent, "synced_attributes", _NONE)
         if given is _NONE:
             continue

@@ -21,7 +21,7 @@ from multiprocessing.reduction import ForkingPickler
 from operator import is_, not_
 from typing import Any, NamedTuple
 
-from ._core import RandomStatePacker, changed_attributes
+from ._core import RandomStatePacker, Watch
 from .failures import Failure, FailureKind, record_failure
 from .replicas import RollBack, kept_replica
 from .results import CONSTANTS, Answer, Encoded, ResultsOfReplica, encode_answers
@@ -334,7 +334,8 @@ def _run(task: Task) -> Result:
             return encode_answers(answers, known, foreign)
 
         with contextlib.closing(RandomStatePacker(data, offsets)) as packer:
-            return _ask_agents(task, agents, markets, packer, encode)
+            watch = Watch(agents, packer)
+            return _ask_agents(task, agents, markets, watch, packer, encode)
 
 
 def _run_on_replica(task: Task, chain: Chain) -> Result:
@@ -345,13 +346,15 @@ def _run_on_replica(task: Task, chain: Chain) -> Result:
     agents = replica.objects(task.agents)
     results = ResultsOfReplica(replica, simulator, has_listed_values=bool(task.names))
     with contextlib.closing(replica.random_state_packer(task.agents)) as packer:
-        return _ask_agents(task, agents, markets, packer, results.encode)
+        watch = Watch(agents, packer, replica, task.agents)
+        return _ask_agents(task, agents, markets, watch, packer, results.encode)
 
 
 def _ask_agents(
     task: Task,
     agents: list[Any],
     markets: Any,
+    watch: Watch,
     packer: RandomStatePacker,
     encode: Callable[[list[Answer]], Encoded],
 ) -> Result:
@@ -359,24 +362,26 @@ def _ask_agents(
     answers: list[Answer] = []
     lost: dict[int, list[str]] = {}
     lost_by_class: set[tuple[type, str]] = set()
-    for position, agent in enumerate(agents):
-        try:
-            names = task.names.get(position, _NO_NAMES)
-            before = dict(agent.__dict__)
+    position = 0
+    try:
+        for position, agent in enumerate(agents):
+            watch.begin()
             orders = agent.submit_orders(markets=markets)
-            changed = changed_attributes(before, agent.__dict__)
-            prng = getattr(agent, "prng", None)
-            state = None if packer.add(prng) else _state_of(prng)
+            is_silent = watch.end(orders)
+            if is_silent and not task.names:
+                continue
+            names = task.names.get(position, _NO_NAMES)
+            state = None if watch.is_packed else _state_of(getattr(agent, "prng", None))
             if names or state is not None or type(orders) is not list or orders:
                 answers.append(Answer(position, orders, state, *take_values(agent, names)))
-        except BaseException as error:
-            return Result(failure=record_failure(FailureKind.TASK, error, position))
-        for name in changed:
-            if isinstance(name, str) and name not in names and name not in UNLISTABLE:
-                key = (classes[position], name)
-                if key not in lost_by_class:
-                    lost_by_class.add(key)
-                    lost.setdefault(position, []).append(str.__str__(name))
+            for name in watch.changed:
+                if isinstance(name, str) and name not in names and name not in UNLISTABLE:
+                    key = (classes[position], name)
+                    if key not in lost_by_class:
+                        lost_by_class.add(key)
+                        lost.setdefault(position, []).append(str.__str__(name))
+    except BaseException as error:
+        return Result(failure=record_failure(FailureKind.TASK, error, position))
 
     encoded = encode(answers) if answers else Encoded()
     if encoded.failure is not None:

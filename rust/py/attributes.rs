@@ -5,10 +5,14 @@ use std::collections::HashSet;
 use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::types::{
-    PyBool, PyBytes, PyComplex, PyDict, PyFloat, PyInt, PyList, PyNone, PyString, PyTuple,
+    PyBool, PyBytes, PyComplex, PyDict, PyFloat, PyInt, PyList, PyNone, PyString, PyTuple, PyType,
 };
+use rustc_hash::FxHashMap;
 
+use super::prefetch;
+use super::random::instance_dict;
 use super::runtime::Runtime;
+use super::types::{is_plain, lookup};
 
 /// Keys that were added, deleted or assigned another object.
 #[pyfunction]
@@ -36,6 +40,43 @@ pub fn changed_attributes<'py>(
         }
     }
     Ok(changed)
+}
+
+/// Positions of the objects that may have an attribute, in ascending order.
+///
+/// Asking thousands of objects for an attribute that hardly any has would take much longer.
+#[pyfunction]
+#[pyo3(signature = (objs, name, /))]
+pub fn positions_with(
+    objs: &Bound<'_, PyList>,
+    name: &Bound<'_, PyString>,
+) -> PyResult<Vec<usize>> {
+    let mut positions = Vec::new();
+    // Whether only the `__dict__` of an instance can have the attribute, by class. The classes
+    // are kept, so that no address comes to mean another one.
+    let mut classes: FxHashMap<usize, (Bound<'_, PyType>, bool)> = FxHashMap::default();
+    for position in 0.. {
+        // Looking into a dict can run code that changes the list.
+        let Ok(obj) = objs.get_item(position) else {
+            break;
+        };
+        if let Ok(ahead) = objs.get_item(position + prefetch::DISTANCE) {
+            prefetch::prefetch(ahead.as_ptr());
+        }
+        let class = obj.get_type();
+        let has_only_own = match classes.get(&(class.as_ptr() as usize)) {
+            Some((_, has_only_own)) => *has_only_own,
+            None => {
+                let has_only_own = is_plain(&class)? && lookup(&class, name.to_str()?)?.is_none();
+                classes.insert(class.as_ptr() as usize, (class, has_only_own));
+                has_only_own
+            }
+        };
+        if !has_only_own || instance_dict(&obj)?.contains(name)? {
+            positions.push(position);
+        }
+    }
+    Ok(positions)
 }
 
 /// Whether both hold the same objects in the same order, the case of nearly every call.

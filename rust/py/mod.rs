@@ -17,3 +17,4 @@ mod prefetch;
 mod random;
 mod runtime;
 mod types;
+pub mod watch;

@@ -1,5 +1,7 @@
 //! Packing and unpacking of generator states for the way back from a worker.
 
+use std::ops::Range;
+
 use pyo3::exceptions::{PyIndexError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyTuple};
@@ -11,7 +13,7 @@ use super::numbers::{words, NO_OFFSET};
 use super::runtime::Runtime;
 use crate::error::DecodeError;
 use crate::mersenne::{self, STATE_LEN};
-use crate::random_states::{self, Origin, Position};
+use crate::random_states::{self, Base, Origin, Position};
 
 /// The words that states are packed relative to, one for each state.
 enum Bases {
@@ -47,21 +49,24 @@ impl Bases {
         &self,
         py: Python<'_>,
         index: usize,
-        use_words: impl FnOnce(Option<&WordBytes>) -> PyResult<T>,
+        use_words: impl FnOnce(Option<Base<'_>>) -> PyResult<T>,
     ) -> PyResult<T> {
         match self {
             Bases::Closed => Err(PyValueError::new_err("the generator states are closed")),
             Bases::Frame(frame, offsets) => {
                 // SAFETY: no Python code runs while the words are used.
-                use_words(words_at(unsafe { frame.bytes() }, offsets[index])?)
+                let words = words_at(unsafe { frame.bytes() }, offsets[index])?;
+                use_words(words.map(Base::Bytes))
             }
             Bases::Source(source, numbers) => {
                 let source = source.try_borrow(py)?;
-                use_words(numbers[index].and_then(|number| source.recorded_words(number)))
+                let known = numbers[index].and_then(|number| source.recorded_words(number));
+                use_words(known.map(Base::Known))
             }
             Bases::Replica(replica, numbers) => {
                 let replica = replica.try_borrow(py)?;
-                use_words(numbers[index].and_then(|number| replica.recorded_words(number)))
+                let known = numbers[index].and_then(|number| replica.recorded_words(number));
+                use_words(known.map(Base::Known))
             }
         }
     }
@@ -96,6 +101,14 @@ impl RandomStatePacker {
             packed: Vec::new(),
         }
     }
+
+    /// Number of a generator in the replica that the packer belongs to.
+    pub fn number_at(&self, index: usize) -> Option<u32> {
+        match &self.bases {
+            Bases::Replica(_, numbers) => *numbers.get(index)?,
+            _ => None,
+        }
+    }
 }
 
 #[pymethods]
@@ -112,7 +125,7 @@ impl RandomStatePacker {
 
     /// Pack the state of the next generator, in the order of the offsets.
     #[pyo3(signature = (prng, /))]
-    fn add(&mut self, prng: &Bound<'_, PyAny>) -> PyResult<bool> {
+    pub fn add(&mut self, prng: &Bound<'_, PyAny>) -> PyResult<bool> {
         let py = prng.py();
         if let Bases::Closed = self.bases {
             return Err(PyValueError::new_err("the packer is closed"));
@@ -247,7 +260,9 @@ impl RandomStates {
             }
         }
         if let Some(Some((Origin::Twists(0), position))) = self.states.get(index) {
-            if self.with_base(py, index, |base| Ok(layout.seems_to_have(prng, base)))? {
+            if self.with_base(py, index, |base| {
+                Ok(layout.seems_to_have(prng, &base.head()))
+            })? {
                 layout.write_position(prng, *position)?;
                 return Ok(true);
             }
@@ -264,17 +279,19 @@ impl RandomStates {
         let Bases::Source(source, numbers) = &self.bases else {
             return Ok(start);
         };
-        for index in start..stop {
+        let mut index = start;
+        while index < stop {
+            index += self.apply_indices(py, source, numbers, index..stop)?;
+            if index == stop {
+                break;
+            }
             let recorded = match numbers.get(index) {
                 Some(Some(number)) => source.try_borrow(py)?.recorded_object(py, *number),
                 _ => None,
             };
-            let Some(prng) = recorded else {
-                return Ok(index);
-            };
-            let prng = prng.bind(py);
-            if !self.apply_index(index, prng)? && !self.apply(py, index, prng)? {
-                return Ok(index);
+            match recorded {
+                Some(prng) if self.apply(py, index, prng.bind(py))? => index += 1,
+                _ => return Ok(index),
             }
         }
         Ok(stop)
@@ -288,30 +305,27 @@ impl RandomStates {
 
 impl RandomStates {
     /// The case of most agents: all that the generator of the frame has got is another index.
-    fn apply_index(&self, index: usize, prng: &Bound<'_, PyAny>) -> PyResult<bool> {
-        let Bases::Source(source, numbers) = &self.bases else {
-            return Ok(false);
+    /// Stops at the first other one; returns how many there were.
+    fn apply_indices(
+        &self,
+        py: Python<'_>,
+        source: &Py<Source>,
+        numbers: &[Option<u32>],
+        range: Range<usize>,
+    ) -> PyResult<usize> {
+        let Some(layout) = &Runtime::get(py)?.random else {
+            return Ok(0);
         };
-        let (Some(Some((Origin::Twists(0), position))), Some(Some(number))) =
-            (self.states.get(index), numbers.get(index))
+        let (Some(numbers), Some(states)) = (numbers.get(range.clone()), self.states.get(range))
         else {
-            return Ok(false);
+            return Ok(0);
         };
-        let py = prng.py();
-        let source = source.try_borrow(py)?;
-        let (Some(layout), Some(record)) =
-            (&Runtime::get(py)?.random, source.undisturbed(*number, prng))
-        else {
-            return Ok(false);
+        let moved = |(state, number): (&Option<(Origin, Position)>, &Option<u32>)| match state {
+            Some((Origin::Twists(0), position)) => Some((number.as_ref().copied()?, *position)),
+            _ => None,
         };
-        let bits = |gauss: Option<f64>| gauss.map(f64::to_bits);
-        if bits(record.position.gauss_next) != bits(position.gauss_next)
-            || !layout.seems_to_have(prng, &record.words)
-        {
-            return Ok(false);
-        }
-        layout.write_index(prng, position.index);
-        Ok(true)
+        let moves: Vec<_> = states.iter().zip(numbers).map_while(moved).collect();
+        Ok(source.try_borrow(py)?.set_indices(py, layout, &moves))
     }
 
     /// Calls `use_words` with the words in the snapshot.
@@ -319,7 +333,7 @@ impl RandomStates {
         &self,
         py: Python<'_>,
         index: usize,
-        use_words: impl FnOnce(&WordBytes) -> PyResult<T>,
+        use_words: impl FnOnce(Base<'_>) -> PyResult<T>,
     ) -> PyResult<T> {
         self.bases.with(py, index, |base| {
             use_words(base.ok_or(DecodeError::Malformed {
@@ -350,8 +364,9 @@ impl RandomStates {
                 use_state(full, position).map(Some)
             }
             Origin::Twists(twists) => {
-                let words =
-                    self.with_base(py, index, |base| Ok(random_states::twisted(base, twists)))?;
+                let words = self.with_base(py, index, |base| {
+                    Ok(random_states::twisted(base.bytes(), twists))
+                })?;
                 use_state(&words, position).map(Some)
             }
         }

@@ -9,8 +9,9 @@ use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyFloat, PyString, PyTuple, PyType};
 
 use super::errors::owned;
+use super::prefetch::{prefetch, CACHE_LINE};
 use crate::mersenne::{self, Words, STATE_LEN, WORDS};
-use crate::random_states::Position;
+use crate::random_states::{Position, HEAD};
 
 /// Methods of `random.Random` that pickle or the constructor use. If any of them was replaced,
 /// instances are no longer what this module takes them for.
@@ -165,13 +166,32 @@ impl RandomLayout {
     /// Drawing numbers leaves all words alone or, about every 624th time, replaces all of them,
     /// and so does seeding; a state that differs in later words only does not come about. The
     /// first ones lie beside the index, where the memory is touched anyway.
-    pub fn seems_to_have(&self, prng: &Bound<'_, PyAny>, words: &[u8; STATE_LEN]) -> bool {
-        /// Bytes of eight words.
-        const SAMPLE: usize = 32;
+    pub fn seems_to_have(&self, prng: &Bound<'_, PyAny>, head: &[u8; HEAD]) -> bool {
         assert!(self.is_exact(prng));
         // SAFETY: an exact instance, and no Python code runs here.
         let own = unsafe { self.words(prng) };
-        own[..SAMPLE] == words[..SAMPLE]
+        own[..HEAD] == head[..]
+    }
+
+    /// Word index of an exact instance.
+    pub fn index_of(&self, prng: &Bound<'_, PyAny>) -> u32 {
+        assert!(self.is_exact(prng));
+        // SAFETY: an exact instance.
+        unsafe { self.index(prng) as u32 }
+    }
+
+    /// Fetches what [`RandomLayout::index_of`] reads of an instance, if it is one.
+    pub fn prefetch_index(&self, prng: *mut ffi::PyObject) {
+        prefetch(prng);
+        prefetch(prng.wrapping_byte_add(self.offset));
+    }
+
+    /// Fetches all the words of an instance, if it is one.
+    pub fn prefetch_words(&self, prng: *mut ffi::PyObject) {
+        let end = self.offset + size_of::<c_int>() + STATE_LEN.min(8 * CACHE_LINE);
+        for line in (self.offset..end).step_by(CACHE_LINE) {
+            prefetch(prng.wrapping_byte_add(line));
+        }
     }
 
     /// Sets the index of an exact instance whose words and Gauss value are right already.

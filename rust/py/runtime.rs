@@ -4,6 +4,7 @@ use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::PyType;
 
+use super::prefetch::ContentsLayout;
 use super::random::RandomLayout;
 
 pub struct Runtime {
@@ -35,6 +36,7 @@ pub struct Runtime {
     pub numpy_random_state: Py<PyType>,
     pub numpy_number: Py<PyType>,
     pub numpy_inexact: Py<PyType>,
+    pub contents: ContentsLayout,
     /// `None` where the memory layout of `random.Random` is not the expected one.
     pub random: Option<RandomLayout>,
 }
@@ -81,6 +83,7 @@ impl Runtime {
             numpy_random_state: class("numpy.random", "RandomState")?,
             numpy_number: class("numpy", "number")?,
             numpy_inexact: class("numpy", "inexact")?,
+            contents: ContentsLayout::detect(py)?,
             random: RandomLayout::detect(py)?,
         })
     }

@@ -257,7 +257,7 @@ pub fn is_instance_hook(name: &Bound<'_, PyAny>) -> bool {
     })
 }
 
-fn lookup<'py>(class: &Bound<'py, PyType>, name: &str) -> PyResult<Option<Bound<'py, PyAny>>> {
+pub fn lookup<'py>(class: &Bound<'py, PyType>, name: &str) -> PyResult<Option<Bound<'py, PyAny>>> {
     match class.getattr(name) {
         Ok(found) => Ok(Some(found)),
         Err(error) if error.is_instance_of::<PyAttributeError>(class.py()) => Ok(None),

@@ -47,6 +47,8 @@ pub struct Changes {
     pub created: Vec<u32>,
     /// Numbers of objects that were updated, possibly several times.
     pub updated: Vec<u32>,
+    /// Numbers of generators of which only the word index has changed, with the new index.
+    pub moved: Vec<(u32, u32)>,
     /// Numbers that were freed, with their objects.
     pub freed: Vec<(u32, Py<PyAny>)>,
 }

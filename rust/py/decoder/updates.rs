@@ -14,9 +14,10 @@ use crate::py::errors::status;
 use crate::py::graph::array::patch;
 use crate::py::graph::composite::Anatomy;
 use crate::py::graph::numpy_random::set_state;
-use crate::py::random::instance_dict;
+use crate::py::prefetch;
+use crate::py::random::{instance_dict, RandomLayout};
 use crate::py::runtime::Runtime;
-use crate::random_states::{read_change, twisted, NewWords};
+use crate::random_states::{read_change, twisted, Change, NewWords, Position};
 use crate::wire::op;
 
 impl<'py> Machine<'_, 'py, '_> {
@@ -145,32 +146,59 @@ impl<'py> Machine<'_, 'py, '_> {
         let py = self.py;
         let layout = Runtime::get(py)?.random.as_ref();
         let layout = layout.ok_or_else(|| self.malformed("generators of another layout"))?;
+        let mut pending = Vec::new();
         let mut number: u64 = 0;
         for _ in 0..self.reader.varint()? {
             number = number.saturating_add(self.reader.varint()?);
             let number =
                 u32::try_from(number).map_err(|_| self.malformed("a number without an object"))?;
-            let prng = self.object_at(number)?.bind(py).clone();
+            self.object_at(number)?;
+            pending.push((number, read_change(&mut self.reader)?));
+        }
+        for (at, (number, change)) in pending.iter().enumerate() {
+            if let Some((ahead, _)) = pending.get(at + prefetch::DISTANCE) {
+                layout.prefetch_index(self.object_at(*ahead)?.as_ptr());
+            }
+            let prng = self.object_at(*number)?.bind(py).clone();
             if !layout.is_exact(&prng) {
                 return Err(self.malformed("a state for what is no generator").into());
             }
-            let old_gauss = || {
-                let position = layout.read(&prng, |position, _| position);
-                position.ok().flatten()?.gauss_next
-            };
-            let (words, position) = read_change(&mut self.reader, old_gauss)?;
-            match words {
-                NewWords::Twists(0) => layout.write_position(&prng, position)?,
-                NewWords::Twists(twists) => {
-                    let words = layout.read(&prng, |_, words| twisted(words, twists))?;
-                    let words =
-                        words.ok_or_else(|| self.malformed("a generator that is not as it was"))?;
-                    layout.write(&prng, position, &words)?;
-                }
-                NewWords::Full(words) => layout.write(&prng, position, words)?,
-            }
-            self.mark_updated(number);
+            self.change_random_state(layout, *number, &prng, change)?;
         }
+        Ok(())
+    }
+
+    fn change_random_state(
+        &mut self,
+        layout: &RandomLayout,
+        number: u32,
+        prng: &Bound<'py, PyAny>,
+        change: &Change<'_>,
+    ) -> PyResult<()> {
+        let index = change.index_after(layout.index_of(prng));
+        let index = index.ok_or_else(|| self.malformed("a word index above 624"))?;
+        if change.words == NewWords::Twists(0) && change.gauss_next.is_none() {
+            // The case of nearly all: whatever else the generator consists of is not touched.
+            layout.write_index(prng, index);
+            if let Some(changes) = &mut self.changes {
+                changes.moved.push((number, index));
+            }
+            return Ok(());
+        }
+        let old = layout.read(prng, |position, words| (position.gauss_next, *words))?;
+        let (old_gauss, old_words) =
+            old.ok_or_else(|| self.malformed("a generator that is not as it was"))?;
+        let position = Position {
+            index,
+            gauss_next: change.gauss_next.unwrap_or(old_gauss),
+        };
+        match change.words {
+            NewWords::Twists(twists) => {
+                layout.write(prng, position, &twisted(&old_words, twists))?;
+            }
+            NewWords::Full(words) => layout.write(prng, position, words)?,
+        }
+        self.mark_updated(number);
         Ok(())
     }
 

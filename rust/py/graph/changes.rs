@@ -2,10 +2,13 @@
 
 use std::collections::HashMap;
 
+use pyo3::ffi;
 use pyo3::prelude::*;
+use pyo3::types::{PyDict, PyList};
+use rustc_hash::FxHashSet;
 
 use super::kind::has_simple_keys;
-use super::recorded::{same_items, Recorded};
+use super::recorded::{dict_is, own_dict, same_items, Recorded};
 use crate::py::types::hash_is_settled;
 use crate::stretches::edits;
 use crate::wire::op;
@@ -28,7 +31,7 @@ pub enum Piece {
 pub type Removed = Vec<usize>;
 
 /// What makes `new` of `old`, to be encoded behind the object; `None` if only a new object can
-/// have this record.
+/// have this record. Lists go through [`list_edits`].
 pub fn pieces(
     py: Python<'_>,
     old: &Recorded,
@@ -36,7 +39,6 @@ pub fn pieces(
     removed: &mut Removed,
 ) -> Option<Vec<Piece>> {
     Some(match (old, new) {
-        (Recorded::List(old), Recorded::List(new)) => list_pieces(py, old, new, removed),
         (Recorded::Dict(old), Recorded::Dict(new)) => {
             let keys = |items: &[Py<PyAny>]| items.iter().step_by(2).cloned_in(py);
             let values = |items: &[Py<PyAny>]| items.iter().skip(1).step_by(2).cloned_in(py);
@@ -98,22 +100,128 @@ impl<'a, I: Iterator<Item = &'a Py<PyAny>>> ClonedIn for I {
     }
 }
 
-fn list_pieces(
-    py: Python<'_>,
-    old: &[Py<PyAny>],
-    new: &[Py<PyAny>],
-    removed: &mut Removed,
-) -> Vec<Piece> {
+/// Items that take the place of others in a list.
+pub struct ListEdit {
+    /// Counts in the list as it is when all earlier edits are done.
+    start: usize,
+    removed: usize,
+    inserted: Vec<Py<PyAny>>,
+}
+
+/// What makes the present list of the recorded one. No other item than the new ones is touched.
+pub fn list_edits(recorded: &[Py<PyAny>], list: &Bound<'_, PyList>) -> Vec<ListEdit> {
+    let item_at = |at: usize| {
+        // SAFETY: the index is below the length, since no Python code runs meanwhile.
+        unsafe { ffi::PyList_GetItem(list.as_ptr(), at as ffi::Py_ssize_t) }
+    };
+    let same = |old: usize, new: usize| recorded[old].as_ptr() == item_at(new);
+    let take = |at: usize| {
+        // SAFETY: the list owns its item, which is never null.
+        unsafe { Bound::from_borrowed_ptr(list.py(), item_at(at)) }.unbind()
+    };
+    edits(recorded.len(), list.len(), same)
+        .into_iter()
+        .map(|edit| ListEdit {
+            start: edit.start,
+            removed: edit.removed,
+            inserted: edit.inserted.map(take).collect(),
+        })
+        .collect()
+}
+
+/// Addresses of what the edits put into a list.
+pub fn inserted_addresses(edits: &[ListEdit]) -> FxHashSet<usize> {
+    let items = edits.iter().flat_map(|edit| &edit.inserted);
+    items.map(|item| item.as_ptr() as usize).collect()
+}
+
+/// Brings the record of a list up to date. What it loses is returned, since dropping it can run
+/// Python code.
+pub fn apply_list_edits(items: &mut Vec<Py<PyAny>>, edits: Vec<ListEdit>) -> Vec<Py<PyAny>> {
+    let mut lost = Vec::new();
+    for edit in edits {
+        let range = edit.start..edit.start + edit.removed;
+        lost.extend(items.splice(range, edit.inserted));
+    }
+    lost
+}
+
+pub fn list_pieces(py: Python<'_>, edits: &[ListEdit]) -> Vec<Piece> {
     let mut pieces = Vec::new();
-    // How far the old items lie from where they are when the earlier edits are done.
-    let mut shift = 0_isize;
-    for edit in edits(old, new, |old, new| old.as_ptr() == new.as_ptr()) {
-        let start = edit.start.wrapping_add_signed(-shift);
-        removed.extend(addresses(&old[start..start + edit.removed]));
-        shift += edit.inserted.len() as isize - edit.removed as isize;
-        let items = &new[edit.inserted];
-        pieces.extend(items.iter().map(|item| Piece::Value(item.clone_ref(py))));
-        pieces.push(Piece::Splice(edit.start, edit.removed, items.len()));
+    for edit in edits {
+        let items = edit.inserted.iter();
+        pieces.extend(items.map(|item| Piece::Value(item.clone_ref(py))));
+        pieces.push(Piece::Splice(edit.start, edit.removed, edit.inserted.len()));
+    }
+    pieces
+}
+
+/// A value of an instance or dict, to be recorded in this place among the record's children.
+pub type NewValue = (usize, Py<PyAny>);
+
+/// The values that differ, if that is all that differs: an instance or dict mostly keeps its class
+/// and keys. No other object than the new values is touched.
+pub fn new_values(recorded: &Recorded, obj: &Bound<'_, PyAny>) -> Option<Vec<NewValue>> {
+    let dict = match recorded {
+        Recorded::Instance(layout, _) => {
+            let is_same_class = obj.get_type().is(&layout.class);
+            own_dict(obj).filter(|_| is_same_class && has_simple_keys(layout.names.iter()))?
+        }
+        Recorded::Dict(items) => {
+            let dict = obj.cast_exact::<PyDict>().ok()?;
+            has_simple_keys(items.iter().step_by(2)).then(|| dict.clone())?
+        }
+        _ => return None,
+    };
+    let mut values = Vec::new();
+    let mut take = |place: usize, old: &Py<PyAny>, new: *mut ffi::PyObject| {
+        if old.as_ptr() != new {
+            // SAFETY: the dict owns its value, and no Python code runs meanwhile.
+            let new = unsafe { Bound::from_borrowed_ptr(obj.py(), new) };
+            values.push((place, new.unbind()));
+        }
+        true
+    };
+    let has_same_keys = match recorded {
+        Recorded::Instance(layout, items) => dict_is(&dict, items.len(), |at, key, value| {
+            layout.names[at].as_ptr() == key && take(at, &items[at], value)
+        }),
+        recorded => {
+            let items = recorded.children();
+            dict_is(&dict, items.len() / 2, |at, key, value| {
+                let place = 2 * at + 1;
+                items[place - 1].as_ptr() == key && take(place, &items[place], value)
+            })
+        }
+    };
+    has_same_keys.then_some(values)
+}
+
+/// Records new values. What they replace is returned, since dropping it can run Python code.
+pub fn apply_new_values(recorded: &mut Recorded, values: Vec<NewValue>) -> Vec<Py<PyAny>> {
+    let items = recorded.children_mut();
+    values
+        .into_iter()
+        .map(|(place, value)| std::mem::replace(&mut items[place], value))
+        .collect()
+}
+
+pub fn value_pieces(py: Python<'_>, recorded: &Recorded, values: &[NewValue]) -> Vec<Piece> {
+    let mut pieces = Vec::new();
+    for (place, value) in values {
+        let key = match recorded {
+            Recorded::Instance(layout, _) => &layout.names[*place],
+            recorded => &recorded.children()[place - 1],
+        };
+        pieces.push(Piece::Value(key.clone_ref(py)));
+        pieces.push(Piece::Value(value.clone_ref(py)));
+    }
+    let code = match recorded {
+        Recorded::Instance(..) => op::SET_ATTRIBUTES,
+        _ => op::SET_ITEMS,
+    };
+    if !values.is_empty() {
+        pieces.push(Piece::Count(code, values.len()));
     }
     pieces
 }

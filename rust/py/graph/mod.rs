@@ -18,6 +18,7 @@ pub mod numpy_random;
 pub mod reach;
 pub mod recorded;
 pub mod replica;
+mod scan;
 pub mod source;
 
 use std::sync::Arc;
@@ -28,17 +29,15 @@ use pyo3::types::{PyBytes, PyDict, PyFrozenSet, PyList, PyTuple};
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::numbers::{words, NO_NUMBER};
-use super::prefetch::prefetch;
 use super::types::is_instance_hook;
-use crate::mersenne::STATE_LEN;
+use crate::random_states::KnownWords;
 use composite::Anatomy;
 use kind::Kind;
 use recorded::{Layout, Recorded};
+use scan::{Tracked, Whereabouts};
 
 /// Layouts remembered per class.
 const MAX_LAYOUTS: usize = 8;
-/// How many objects ahead of the one being compared are fetched.
-const PREFETCH_DISTANCE: usize = 8;
 
 /// One numbered object.
 #[derive(Default)]
@@ -48,6 +47,8 @@ pub struct Node {
     pub recorded: Recorded,
     /// The number is in `tracked`.
     is_listed: bool,
+    /// `None` before they are looked for.
+    whereabouts: Option<Whereabouts>,
 }
 
 /// The shadow of a graph.
@@ -55,8 +56,8 @@ pub struct Node {
 pub struct Graph {
     /// By number.
     pub nodes: Vec<Node>,
-    /// Numbers of the objects whose contents are compared, and of some that are no more.
-    tracked: Vec<u32>,
+    /// The objects whose contents are compared, and some that are no more.
+    tracked: Tracked,
     /// Instances of one class mostly have the same attributes in the same order.
     layouts: FxHashMap<usize, Vec<Arc<Layout>>>,
     anatomies: FxHashMap<usize, Arc<Anatomy>>,
@@ -79,6 +80,7 @@ impl Graph {
         let node = &mut self.nodes[index];
         node.obj = obj;
         node.recorded = recorded;
+        node.whereabouts = None;
         self.list(number);
     }
 
@@ -110,7 +112,7 @@ impl Graph {
         Node {
             obj: node.obj.take(),
             recorded: std::mem::take(&mut node.recorded),
-            is_listed: false,
+            ..Node::default()
         }
     }
 
@@ -178,32 +180,6 @@ impl Graph {
         self.tracked.len()
     }
 
-    /// Numbers of the objects that differ from what is recorded.
-    pub fn changed(&mut self, py: Python<'_>) -> Vec<u32> {
-        let mut changed = Vec::new();
-        let mut kept = 0;
-        for at in 0..self.tracked.len() {
-            if let Some(ahead) = self.tracked.get(at + PREFETCH_DISTANCE) {
-                if let Some(obj) = &self.nodes[*ahead as usize].obj {
-                    prefetch(obj.as_ptr());
-                }
-            }
-            let number = self.tracked[at];
-            let node = &mut self.nodes[number as usize];
-            let Some(obj) = node.obj.as_ref().filter(|_| node.recorded.is_compared()) else {
-                node.is_listed = false;
-                continue;
-            };
-            self.tracked[kept] = number;
-            kept += 1;
-            if !node.recorded.is_still(obj.bind(py)) {
-                changed.push(number);
-            }
-        }
-        self.tracked.truncate(kept);
-        changed
-    }
-
     /// Number of the generator of an agent, as recorded: of what it has as `prng`.
     pub fn prng_of(&self, agent: u32, number_at: impl Fn(usize) -> Option<u32>) -> Option<u32> {
         let Recorded::Instance(layout, values) = &self.nodes.get(agent as usize)?.recorded else {
@@ -213,8 +189,16 @@ impl Graph {
         number_at(prng.as_ptr() as usize)
     }
 
+    /// Records a new word index of a generator.
+    pub fn move_random(&mut self, number: u32, index: u32) {
+        let node = self.nodes.get_mut(number as usize);
+        if let Some(Recorded::Random(record)) = node.map(|node| &mut node.recorded) {
+            record.position.index = index;
+        }
+    }
+
     /// Words of a generator, as recorded.
-    pub fn words_of(&self, number: u32) -> Option<&[u8; STATE_LEN]> {
+    pub fn words_of(&self, number: u32) -> Option<&KnownWords> {
         match &self.nodes.get(number as usize)?.recorded {
             Recorded::Random(record) => Some(&record.words),
             _ => None,

@@ -17,7 +17,7 @@ use crate::py::encoder::Fingerprint;
 use crate::py::errors::status;
 use crate::py::random::instance_dict;
 use crate::py::runtime::Runtime;
-use crate::random_states::Position;
+use crate::random_states::{KnownWords, Position};
 
 /// Objects that an object consists of, by identity.
 pub type Items = Box<[Py<PyAny>]>;
@@ -57,7 +57,7 @@ fn are_settled<'a>(keys: impl Iterator<Item = &'a Py<PyAny>> + Clone) -> bool {
 /// State of a generator.
 pub struct RandomRecord {
     pub position: Position,
-    pub words: [u8; STATE_LEN],
+    pub words: KnownWords,
 }
 
 /// What an object consisted of when it was recorded.
@@ -66,7 +66,7 @@ pub enum Recorded {
     /// Nothing is compared.
     #[default]
     Leaf,
-    List(Items),
+    List(Vec<Py<PyAny>>),
     /// Keys and values in turn.
     Dict(Items),
     /// In the order of iteration.
@@ -90,7 +90,7 @@ impl Recorded {
     /// Instances go through [`super::Graph::capture`].
     pub fn capture(kind: Kind, obj: &Bound<'_, PyAny>) -> PyResult<Option<Recorded>> {
         Ok(Some(match kind {
-            Kind::List => Recorded::List(list_items(obj.cast_exact::<PyList>()?)),
+            Kind::List => Recorded::List(list_items(obj.cast_exact::<PyList>()?).into()),
             Kind::Dict => Recorded::Dict(dict_items(obj.cast_exact::<PyDict>()?)),
             Kind::Set => Recorded::Set(set_items(obj.cast_exact::<PySet>()?)?),
             Kind::ByteArray => {
@@ -108,7 +108,7 @@ impl Recorded {
                 let record = layout.read(obj, |position, words| {
                     Box::new(RandomRecord {
                         position,
-                        words: *words,
+                        words: KnownWords::new(words),
                     })
                 })?;
                 return Ok(record.map(Recorded::Random));
@@ -125,23 +125,6 @@ impl Recorded {
                 Recorded::Leaf
             }
         }))
-    }
-
-    /// Exact lists that a later record of the same instance has others in the place of.
-    pub fn replaced(&self, py: Python<'_>, new: &Recorded) -> Vec<(Py<PyAny>, Py<PyAny>)> {
-        let (Recorded::Instance(layout, old), Recorded::Instance(new_layout, new)) = (self, new)
-        else {
-            return Vec::new();
-        };
-        if !Arc::ptr_eq(layout, new_layout) {
-            return Vec::new();
-        }
-        let is_list = |value: &Py<PyAny>| value.bind(py).is_exact_instance_of::<PyList>();
-        old.iter()
-            .zip(new)
-            .filter(|(old, new)| !old.is(*new) && is_list(old) && is_list(new))
-            .map(|(old, new)| (old.clone_ref(py), new.clone_ref(py)))
-            .collect()
     }
 
     /// Whether [`Recorded::is_still`] compares anything.
@@ -193,7 +176,7 @@ impl Recorded {
             let same_words = compare(record, position, words);
             record.position = position;
             if !same_words {
-                record.words = *words;
+                record.words.replace(words);
             }
         })
     }
@@ -232,11 +215,18 @@ impl Recorded {
     /// Objects that the record refers to.
     pub fn children(&self) -> &[Py<PyAny>] {
         match self {
-            Recorded::List(items)
-            | Recorded::Dict(items)
-            | Recorded::Set(items)
-            | Recorded::Instance(_, items) => items,
+            Recorded::List(items) => items,
+            Recorded::Dict(items) | Recorded::Set(items) | Recorded::Instance(_, items) => items,
             _ => &[],
+        }
+    }
+
+    /// As [`Recorded::children`], to be replaced by others.
+    pub fn children_mut(&mut self) -> &mut [Py<PyAny>] {
+        match self {
+            Recorded::List(items) => items,
+            Recorded::Dict(items) | Recorded::Set(items) | Recorded::Instance(_, items) => items,
+            _ => &mut [],
         }
     }
 
@@ -328,14 +318,16 @@ impl Recorded {
                     return Ok(false);
                 }
                 let dict = own_dict(obj).filter(is_only_owner);
-                let same_words = layout.read(obj, |_, words| *words == record.words)?;
+                let same_words = layout.read(obj, |_, words| record.words.are(words))?;
                 match (&dict, same_words) {
                     (Some(_), Some(true)) => layout.write_position(obj, record.position)?,
-                    (Some(_), Some(false)) => layout.write(obj, record.position, &record.words)?,
+                    (Some(_), Some(false)) => {
+                        layout.write(obj, record.position, record.words.bytes())?
+                    }
                     _ => {
                         dropped.extend(dict.iter().flat_map(|dict| dict_items(dict)));
                         replace_dict(obj)?;
-                        layout.write(obj, record.position, &record.words)?;
+                        layout.write(obj, record.position, record.words.bytes())?;
                     }
                 }
                 return Ok(true);
@@ -399,7 +391,7 @@ pub fn reference_count(obj: &Bound<'_, PyAny>) -> ffi::Py_ssize_t {
 }
 
 /// Whether nobody but its instance refers to a dict (and the caller, once).
-fn is_only_owner(dict: &Bound<'_, PyDict>) -> bool {
+pub fn is_only_owner(dict: &Bound<'_, PyDict>) -> bool {
     reference_count(dict.as_any()) <= 2
 }
 
@@ -457,10 +449,9 @@ fn random_is(obj: &Bound<'_, PyAny>, record: &RandomRecord) -> bool {
         return false;
     }
     let same = layout.read(obj, |position, words| {
-        let gauss = |position: Position| position.gauss_next.map(f64::to_bits);
         position.index == record.position.index
-            && gauss(position) == gauss(record.position)
-            && *words == record.words
+            && position.has_gauss_of(record.position)
+            && record.words.are(words)
     });
     matches!(same, Ok(Some(true)))
 }

@@ -10,19 +10,21 @@ use pyo3::types::{
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::array::form_hash;
+use super::changes::{apply_list_edits, apply_new_values, list_edits, new_values};
 use super::kind::{has_stable_hash, kind_of_class, Kind};
 use super::numpy_random::pickled_state;
-use super::recorded::Recorded;
+use super::recorded::{is_only_owner, own_dict, RandomRecord, Recorded};
 use super::Graph;
 use crate::error::DecodeError;
-use crate::mersenne::STATE_LEN;
 use crate::py::buffer::Buffer;
 use crate::py::decoder::{update, Changes, Decoded};
 use crate::py::encoder::{Encoder, Fingerprint};
 use crate::py::numbers::words;
 use crate::py::packed_states::RandomStatePacker;
+use crate::py::random::RandomLayout;
 use crate::py::runtime::Runtime;
 use crate::py::types::is_plain;
+use crate::random_states::KnownWords;
 use crate::wire::{self, Preface, Reader};
 
 /// Rounds of restoring before a replica counts as lost: what is dropped can run finalizers, which
@@ -231,6 +233,24 @@ fn fingerprint(encoder: &mut Encoder, obj: &Bound<'_, PyAny>) -> PyResult<Finger
     Ok(fingerprint)
 }
 
+/// Restores the position of a generator; whether that was necessary. `None` if more than the
+/// position has changed.
+fn restore_random(
+    layout: &RandomLayout,
+    prng: &Bound<'_, PyAny>,
+    record: &RandomRecord,
+) -> Option<bool> {
+    let read = layout.read(prng, |now, words| record.words.are(words).then_some(now));
+    let now = read.ok()???;
+    if now.index == record.position.index && now.has_gauss_of(record.position) {
+        return Some(false);
+    }
+    // Another instance may have been made to share the dict.
+    own_dict(prng).filter(is_only_owner)?;
+    layout.write_position(prng, record.position).ok()?;
+    Some(true)
+}
+
 fn is_unsettled_frozenset(obj: &Bound<'_, PyAny>) -> bool {
     let set = obj.cast_exact::<PyFrozenSet>();
     set.is_ok_and(|set| !set.iter().all(|element| has_stable_hash(&element)))
@@ -245,8 +265,38 @@ fn is_inert(obj: &Bound<'_, PyAny>) -> bool {
 }
 
 impl Replica {
+    pub fn graph(&self) -> &Graph {
+        &self.contents.graph
+    }
+
+    /// Whether an object is the one with this number, and consists of what is recorded.
+    pub fn is_as_recorded(&self, number: u32, obj: &Bound<'_, PyAny>) -> bool {
+        let node = self.contents.graph.nodes.get(number as usize);
+        node.is_some_and(|node| {
+            matches!(node.recorded, Recorded::Instance(..))
+                && node.obj.as_ref().is_some_and(|own| own.is(obj))
+                && node.recorded.is_still(obj)
+        })
+    }
+
+    /// Attributes of an instance at the latest frame.
+    pub fn recorded_attributes<'py>(
+        &self,
+        py: Python<'py>,
+        number: u32,
+    ) -> PyResult<Bound<'py, PyDict>> {
+        let attributes = PyDict::new(py);
+        let node = self.contents.graph.nodes.get(number as usize);
+        if let Some(Recorded::Instance(layout, values)) = node.map(|node| &node.recorded) {
+            for (name, value) in layout.names.iter().zip(values) {
+                attributes.set_item(name, value)?;
+            }
+        }
+        Ok(attributes)
+    }
+
     /// Words of a generator at the latest frame.
-    pub fn recorded_words(&self, number: u32) -> Option<&[u8; STATE_LEN]> {
+    pub fn recorded_words(&self, number: u32) -> Option<&KnownWords> {
         self.contents.graph.words_of(number)
     }
 }
@@ -314,6 +364,9 @@ impl Contents {
         if self.graph.is_untrackable {
             return Ok(());
         }
+        for (number, index) in changes.moved {
+            self.graph.move_random(number, index);
+        }
         for number in changes.updated {
             let Some(node) = self.graph.nodes.get_mut(number as usize) else {
                 continue;
@@ -323,8 +376,19 @@ impl Contents {
             };
             let refreshed = node
                 .recorded
-                .refresh_random(obj.bind(py), |old, _, words| old.words == *words)?;
+                .refresh_random(obj.bind(py), |old, _, words| old.words.are(words))?;
             if refreshed.is_some() {
+                continue;
+            }
+            if let (Recorded::List(items), Ok(list)) =
+                (&mut node.recorded, obj.bind(py).cast_exact::<PyList>())
+            {
+                let edits = list_edits(items, list);
+                drop(apply_list_edits(items, edits));
+                continue;
+            }
+            if let Some(values) = new_values(&node.recorded, obj.bind(py)) {
+                drop(apply_new_values(&mut node.recorded, values));
                 continue;
             }
             let kind = node.recorded.kind();
@@ -383,7 +447,13 @@ impl Contents {
         }
         let mut is_undone = false;
         for round in 0.. {
-            let changed = self.graph.changed(py);
+            let mut is_any_random_restored = false;
+            let changed = self.graph.changed(py, |layout, _, prng, record| {
+                let restored = restore_random(layout, prng, record);
+                is_any_random_restored |= restored == Some(true);
+                restored.is_some()
+            })?;
+            is_undone |= is_any_random_restored;
             if changed.is_empty() {
                 break;
             }
@@ -414,7 +484,10 @@ impl Contents {
                     node.recorded.refill(obj.bind(py))?;
                 }
             }
-            if !self.graph.changed(py).is_empty() {
+            let changed = self.graph.changed(py, |layout, _, prng, record| {
+                matches!(restore_random(layout, prng, record), Some(false))
+            })?;
+            if !changed.is_empty() {
                 return Ok(false);
             }
         }

@@ -9,21 +9,25 @@ use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyList, PyTuple};
 use rustc_hash::FxHashSet;
 
-use super::changes::{pieces, Piece, Removed};
+use super::changes::{
+    apply_list_edits, apply_new_values, inserted_addresses, list_edits, list_pieces, new_values,
+    pieces, value_pieces, ListEdit, NewValue, Piece, Removed,
+};
 use super::kind::Kind;
 use super::numpy_random::{pickled_state, state};
 use super::reach::unreachable;
 use super::recorded::{reference_count, RandomRecord, Recorded};
-use crate::mersenne::STATE_LEN;
 use crate::py::encoder::{Encoder, RootNames};
 use crate::py::numbers::words;
 use crate::py::packed_states::RandomStates;
-use crate::random_states::put_change;
+use crate::py::prefetch;
+use crate::py::random::RandomLayout;
+use crate::random_states::{put_change, Base, KnownWords, Position};
 use crate::wire::{op, Preface, Write};
 
 /// Compared objects per frame between two searches for unreachable ones, so that these cost little
 /// on the average.
-const OBJECTS_PER_FRAME: usize = 2000;
+const OBJECTS_PER_FRAME: usize = 200;
 /// Items that a list needs for a clone to be worthwhile.
 const MIN_CLONED: usize = 16;
 
@@ -205,7 +209,7 @@ impl Source {
 
 impl Source {
     /// Words of a generator at the latest frame.
-    pub fn recorded_words(&self, number: u32) -> Option<&[u8; STATE_LEN]> {
+    pub fn recorded_words(&self, number: u32) -> Option<&KnownWords> {
         self.encoder.as_ref()?.shadow().graph.words_of(number)
     }
 
@@ -215,23 +219,48 @@ impl Source {
         graph.object(number).map(|obj| obj.clone_ref(py))
     }
 
-    /// The record of a generator that nobody is known to have set since the latest frame.
-    pub fn undisturbed(&self, number: u32, prng: &Bound<'_, PyAny>) -> Option<&RandomRecord> {
-        let node = self
-            .encoder
-            .as_ref()?
-            .shadow()
-            .graph
-            .nodes
-            .get(number as usize)?;
-        let disturbed = self.disturbed.lock();
-        if disturbed.is_ok_and(|numbers| numbers.contains(&number)) {
-            return None;
+    /// Sets the word indices of generators (by number) that have been left alone since the latest
+    /// frame and keep their words and Gauss values. Stops at the first other one; returns how
+    /// many there were.
+    pub fn set_indices(
+        &self,
+        py: Python<'_>,
+        layout: &RandomLayout,
+        moves: &[(u32, Position)],
+    ) -> usize {
+        let (Some(encoder), Ok(disturbed)) = (&self.encoder, self.disturbed.lock()) else {
+            return 0;
+        };
+        let graph = &encoder.shadow().graph;
+        let generator = |number: u32| {
+            let node = graph.nodes.get(number as usize)?;
+            match (&node.obj, &node.recorded) {
+                (Some(obj), Recorded::Random(record)) => Some((obj.bind(py), &**record)),
+                _ => None,
+            }
+        };
+        for (at, (number, position)) in moves.iter().enumerate() {
+            if let Some((ahead, _)) = moves.get(at + 2 * prefetch::DISTANCE) {
+                graph.prefetch_node(*ahead);
+            }
+            if let Some((ahead, _)) = moves.get(at + prefetch::DISTANCE) {
+                if let Some((prng, record)) = generator(*ahead) {
+                    layout.prefetch_index(prng.as_ptr());
+                    prefetch::prefetch(std::ptr::from_ref(record));
+                }
+            }
+            let Some((prng, record)) = generator(*number) else {
+                return at;
+            };
+            let is_left_alone = !disturbed.contains(number)
+                && layout.is_exact(prng)
+                && layout.seems_to_have(prng, &Base::Known(&record.words).head());
+            if !is_left_alone || !record.position.has_gauss_of(*position) {
+                return at;
+            }
+            layout.write_index(prng, position.index);
         }
-        match &node.recorded {
-            Recorded::Random(record) if node.obj.as_ref()?.is(prng) => Some(record),
-            _ => None,
-        }
+        moves.len()
     }
 
     /// Takes note that more than the index of a generator is being set.
@@ -271,6 +300,7 @@ impl Source {
         let py = roots.py();
         self.candidates.clear();
         self.released.clear();
+        self.roots.clear();
         let reducers = self.reducers.as_ref().map(|reducers| reducers.bind(py));
         let mut encoder = Encoder::with_shadow(py, &self.externals, reducers)?;
         self.preface(true).put(encoder.out());
@@ -301,7 +331,12 @@ impl Source {
         }
         self.preface(false).put(encoder.out());
         // From here on no Python code runs until all changes are known.
-        let changed = encoder.shadow_mut().graph.changed(py);
+        let mut randoms = ChangedRandoms::default();
+        let graph = &mut encoder.shadow_mut().graph;
+        let changed = graph.changed(py, |layout, number, obj, record| {
+            randoms.visit(layout, number, obj, record)
+        })?;
+        randoms.put(encoder.out());
         if !self.take_changes(py, encoder, changed)? {
             return Ok(None);
         }
@@ -326,8 +361,8 @@ impl Source {
         Ok(Some(frame))
     }
 
-    /// Records the changed objects anew. Generators are written at once, all else is left
-    /// pending. `false` if only a keyframe can express a change.
+    /// Records the changed objects anew, and leaves the changes pending. `false` if only a keyframe
+    /// can express a change.
     fn take_changes(
         &mut self,
         py: Python<'_>,
@@ -335,12 +370,9 @@ impl Source {
         changed: Vec<u32>,
     ) -> PyResult<bool> {
         let mut captured = Vec::new();
-        let mut randoms = Vec::new();
         let mut changed = changed;
         let graph = &encoder.shadow().graph;
-        let is_random =
-            |number: &u32| graph.nodes[*number as usize].recorded.kind() == Kind::Random;
-        if !changed.iter().all(is_random) {
+        if !changed.is_empty() {
             // What has changed may be the hash of a key.
             if graph.has_unsettled_frozenset {
                 return Ok(false);
@@ -356,34 +388,63 @@ impl Source {
             };
             let kind = node.recorded.kind();
             if kind == Kind::Random {
-                randoms.push((number, obj));
-                continue;
-            }
-            let Some(recorded) = graph.capture(kind, obj.bind(py))? else {
+                // One whose state only pickle can tell.
                 return Ok(false);
+            }
+            let change = match (&node.recorded, obj.bind(py).cast_exact::<PyList>()) {
+                (Recorded::List(items), Ok(list)) => Change::List(list_edits(items, list)),
+                (recorded, _) => match new_values(recorded, obj.bind(py)) {
+                    Some(values) => Change::Values(values),
+                    None => match graph.capture(kind, obj.bind(py))? {
+                        Some(recorded) => Change::Record(recorded),
+                        None => return Ok(false),
+                    },
+                },
             };
-            captured.push((number, recorded));
+            captured.push((number, change));
         }
-        if !put_randoms(py, encoder, randoms)? {
-            return Ok(false);
-        }
-        for (number, recorded) in &captured {
-            clone_lists(py, encoder, *number, recorded)?;
+        for (number, change) in &captured {
+            if let Change::Values(values) = change {
+                clone_lists(py, encoder, *number, values)?;
+            }
         }
         // Pending changes are taken from the end: those that depend on hashes come last.
         let unsettled = &encoder.shadow().graph.unsettled;
         captured.sort_by_key(|(number, _)| !unsettled.contains(number));
-        for (number, recorded) in captured {
+        for (number, change) in captured {
             let graph = &mut encoder.shadow_mut().graph;
-            let former = graph.record(number, recorded);
-            let recorded = &graph.nodes[number as usize].recorded;
             let mut removed = Removed::default();
-            let Some(pieces) = pieces(py, &former, recorded, &mut removed) else {
-                return Ok(false);
+            let pieces = match change {
+                Change::List(edits) => {
+                    let Recorded::List(items) = &mut graph.nodes[number as usize].recorded else {
+                        return Ok(false);
+                    };
+                    let pieces = list_pieces(py, &edits);
+                    // Many items only move to another place, as those of heaps do.
+                    let inserted = inserted_addresses(&edits);
+                    let lost = apply_list_edits(items, edits);
+                    let lost = lost.iter().map(|item| item.as_ptr() as usize);
+                    removed.extend(lost.filter(|address| !inserted.contains(address)));
+                    pieces
+                }
+                Change::Values(values) => {
+                    let recorded = &mut graph.nodes[number as usize].recorded;
+                    let pieces = value_pieces(py, recorded, &values);
+                    let lost = apply_new_values(recorded, values);
+                    removed.extend(lost.iter().map(|value| value.as_ptr() as usize));
+                    pieces
+                }
+                Change::Record(recorded) => {
+                    let former = graph.record(number, recorded);
+                    let recorded = &graph.nodes[number as usize].recorded;
+                    match pieces(py, &former, recorded, &mut removed) {
+                        Some(pieces) => pieces,
+                        None => return Ok(false),
+                    }
+                }
             };
-            // Objects that still have their numbers are held by their nodes, so this drops at
-            // most numbers and the like.
-            drop(former);
+            // Objects that still have their numbers are held by their nodes, so what was dropped
+            // are at most numbers and the like.
             self.candidates.extend(
                 removed
                     .iter()
@@ -444,8 +505,10 @@ impl Source {
         let root_numbers = roots
             .iter_borrowed()
             .filter_map(|root| encoder.number_at(root.as_ptr() as usize));
-        self.roots = root_numbers.collect();
-        self.candidates.extend(&self.roots);
+        let roots = root_numbers.collect();
+        let former = std::mem::replace(&mut self.roots, roots);
+        let dropped = former.iter().filter(|root| !self.roots.contains(root));
+        self.candidates.extend(dropped);
         let created = std::mem::take(&mut encoder.shadow_mut().created);
         for number in &created {
             let node = &encoder.shadow().graph.nodes[*number as usize];
@@ -486,37 +549,59 @@ impl Source {
     }
 }
 
-/// Writes the new states of generators; `false` if one cannot be read any more.
-fn put_randoms(
-    py: Python<'_>,
-    encoder: &mut Encoder,
-    mut randoms: Vec<(u32, Py<PyAny>)>,
-) -> PyResult<bool> {
-    if randoms.is_empty() {
-        return Ok(true);
+/// New states of generators, in the form in which a frame has them.
+#[derive(Default)]
+struct ChangedRandoms {
+    count: u64,
+    last: u32,
+    changes: Vec<u8>,
+}
+
+impl ChangedRandoms {
+    /// Records the state of a generator; `false` if it is not one that can be read. Numbers
+    /// ascend from call to call.
+    fn visit(
+        &mut self,
+        layout: &RandomLayout,
+        number: u32,
+        prng: &Bound<'_, PyAny>,
+        record: &mut RandomRecord,
+    ) -> bool {
+        let visited = layout.read(prng, |position, words| {
+            let is_moved =
+                position.index != record.position.index || !position.has_gauss_of(record.position);
+            if !is_moved && record.words.are(words) {
+                return;
+            }
+            self.count += 1;
+            self.changes.put_varint(u64::from(number - self.last));
+            self.last = number;
+            let base = Base::Known(&record.words);
+            let has_old_words =
+                put_change(&mut self.changes, base, record.position, words, position);
+            record.position = position;
+            if !has_old_words {
+                record.words.replace(words);
+            }
+        });
+        matches!(visited, Ok(Some(())))
     }
-    randoms.sort_unstable_by_key(|(number, _)| *number);
-    let mut changes = Vec::with_capacity(4 * randoms.len());
-    let mut last = 0;
-    for (number, obj) in &randoms {
-        changes.put_varint(u64::from(number - last));
-        last = *number;
-        let node = &mut encoder.shadow_mut().graph.nodes[*number as usize];
-        let refreshed = node
-            .recorded
-            .refresh_random(obj.bind(py), |old, position, words| {
-                let old_gauss = old.position.gauss_next;
-                put_change(&mut changes, &old.words, old_gauss, words, position)
-            })?;
-        if refreshed.is_none() {
-            return Ok(false);
+
+    fn put(&self, out: &mut impl Write) {
+        if self.count > 0 {
+            out.put_byte(op::RANDOM_STATES);
+            out.put_varint(self.count);
+            out.put_bytes(&self.changes);
         }
     }
-    let out = encoder.out();
-    out.put_byte(op::RANDOM_STATES);
-    out.put_varint(randoms.len() as u64);
-    out.put_bytes(&changes);
-    Ok(true)
+}
+
+/// A change of an object, before it is recorded.
+enum Change {
+    List(Vec<ListEdit>),
+    /// Other values under the same keys.
+    Values(Vec<NewValue>),
+    Record(Recorded),
 }
 
 /// Sends a new list that begins as the one that it replaces did as a clone with changes.
@@ -527,10 +612,20 @@ fn clone_lists(
     py: Python<'_>,
     encoder: &mut Encoder,
     number: u32,
-    recorded: &Recorded,
+    values: &[NewValue],
 ) -> PyResult<()> {
-    let former = &encoder.shadow().graph.nodes[number as usize].recorded;
-    for (old, new) in former.replaced(py, recorded) {
+    let recorded = &encoder.shadow().graph.nodes[number as usize].recorded;
+    if !matches!(recorded, Recorded::Instance(..)) {
+        return Ok(());
+    }
+    let is_list = |value: &Py<PyAny>| value.bind(py).is_exact_instance_of::<PyList>();
+    let replaced: Vec<_> = values
+        .iter()
+        .map(|(place, new)| (&recorded.children()[*place], new))
+        .filter(|(old, new)| is_list(old) && is_list(new))
+        .map(|(old, new)| (old.clone_ref(py), new.clone_ref(py)))
+        .collect();
+    for (old, new) in replaced {
         let (old, new) = (old.bind(py), new.bind(py));
         let address = |list: &Bound<'_, PyAny>| list.as_ptr() as usize;
         let Some(old) = encoder.number_at(address(old)) else {
@@ -539,20 +634,19 @@ fn clone_lists(
         if encoder.number_at(address(new)).is_some() {
             continue;
         }
-        let Some(Recorded::List(new_items)) = Recorded::capture(Kind::List, new)? else {
+        let Ok(list) = new.cast_exact::<PyList>() else {
             continue;
         };
         let Recorded::List(old_items) = &encoder.shadow().graph.nodes[old as usize].recorded else {
             continue;
         };
-        let common = old_items.iter().zip(&new_items);
+        let common = old_items.iter().zip(list.iter());
         let common = common.take_while(|(old, new)| old.is(new)).count();
-        if common < MIN_CLONED || common < new_items.len() / 2 {
+        if common < MIN_CLONED || common < list.len() / 2 {
             continue;
         }
-        let old_items = Recorded::List(old_items.iter().map(|item| item.clone_ref(py)).collect());
-        let new_items = Recorded::List(new_items);
-        let Some(pieces) = pieces(py, &old_items, &new_items, &mut Removed::new()) else {
+        let pieces = list_pieces(py, &list_edits(old_items, list));
+        let Some(new_items) = Recorded::capture(Kind::List, new)? else {
             continue;
         };
         encoder.clone_list(old, new, new_items, pieces)?;
