@@ -423,11 +423,11 @@ mod tests {
         }
 
         #[test]
-        fn any_other_word_is_noticed(at in 0..STATE_LEN, bit in 0..8) {
+        fn any_other_word_is_noticed(at in 0..STATE_LEN, bit in 0u32..8) {
             let known = KnownWords::new(&state(5));
             let mut words = state(5);
             prop_assert!(known.are(&words));
-            words[at] ^= 1 << bit;
+            words[at] ^= 1u8 << bit;
             prop_assert!(!known.are(&words));
         }
     }

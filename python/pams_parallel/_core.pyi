@@ -198,6 +198,13 @@ class Source:
         Raises:
             ValueError: a number that no object of the latest frame has.
         """
+    def positions_with(self, numbers: Buffer, name: str, /) -> list[int]:
+        """As the function :func:`positions_with`, for objects as they were at the latest frame.
+
+        Args:
+            numbers: their numbers (little-endian ``uint32``).
+            name: name of the attribute.
+        """
     def random_states(self, packed: Buffer, agents: Buffer, /) -> RandomStates:
         """Unpack what :meth:`Replica.random_state_packer` of the latest frame has packed.
 
@@ -264,8 +271,8 @@ class Replica:
         """
     def owns_any(self, objs: Iterable[object], /) -> bool:
         """Whether any of ``objs`` is part of the copy, immutable objects apart."""
-    def owns_all(self, objs: Iterable[object], /) -> bool:
-        """Whether all of ``objs`` are part of the copy and none is immutable."""
+    def are_unchanged(self, objs: Iterable[object], /) -> bool:
+        """Whether all of ``objs`` are part of the copy, and hold the same objects as then."""
     def close(self) -> None:
         """Drop the copy; a keyframe is needed afterwards."""
 

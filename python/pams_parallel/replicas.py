@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import time
 from typing import TYPE_CHECKING
 
 from .snapshot import Replica, library_reducers
@@ -11,6 +12,11 @@ from .transport import ChainReader
 
 if TYPE_CHECKING:
     from .transport import Chain
+
+
+# Part of the time that rolling back takes, and most seconds, for which it is put off.
+_PAUSE_PART = 0.25
+_MAX_PAUSE = 0.001
 
 
 class KeptReplica:
@@ -28,6 +34,7 @@ class KeptReplica:
         self._n_frames = 0
         self._is_frozen = False
         self._is_used = False
+        self._roll_back_seconds = 0.0
 
     def catch_up(self, chain: Chain) -> Replica:
         """Bring the replica to the end of a chain.
@@ -59,16 +66,27 @@ class KeptReplica:
         self._is_used = True
         return replica
 
+    def pause(self) -> None:
+        """Wait for a moment, if rolling back takes much longer than that.
+
+        The result of the task has just been sent. On a machine with as many cores as workers the
+        main process, which has waited for it, would get a core only when this process has used up
+        its slice of time.
+        """
+        time.sleep(min(_PAUSE_PART * self._roll_back_seconds, _MAX_PAUSE))
+
     def roll_back(self) -> None:
         """Undo what a task has done to the replica; drop it if that is not possible."""
         self._is_used = False
         if self._replica is None:
             return
+        start = time.perf_counter()
         if not self._replica.roll_back():
             self.drop()
         elif not self._is_frozen:
             gc.freeze()
             self._is_frozen = True
+        self._roll_back_seconds = time.perf_counter() - start
 
     def drop(self) -> None:
         """Drop the replica."""
@@ -92,6 +110,7 @@ class RollBack:
         self._kept = kept
 
     def __del__(self) -> None:
+        self._kept.pause()
         self._kept.roll_back()
 
 

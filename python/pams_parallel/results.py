@@ -127,7 +127,7 @@ class ResultsOfReplica:
                 for market in self._simulator.markets
                 for book in order_books(market)
             ]
-            is_unchanged = all(map(self._replica.owns_all, queues))
+            is_unchanged = self._replica.are_unchanged(queues)
         except Exception:  # agents can do anything to the replica
             return None
         if not is_unchanged or self._replica.owns_any(orders):

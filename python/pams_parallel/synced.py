@@ -16,14 +16,20 @@ from ._core import positions_with
 # What the runner manages itself, and the dict that holds all the attributes.
 UNLISTABLE = frozenset({"simulator", "logger", "prng", "__dict__"})
 
+# The attribute in which agents list names.
+ATTRIBUTE = "synced_attributes"
+
 _NONE: tuple[str, ...] = ()
 
 
-def listed_names(agents: list[Any]) -> dict[int, tuple[str, ...]]:
+def listed_names(
+    agents: list[Any], candidates: Iterable[int] | None = None
+) -> dict[int, tuple[str, ...]]:
     """Read and validate the ``synced_attributes`` of agents.
 
     Args:
         agents: agents.
+        candidates: positions of those that may have the attribute. Default: all.
 
     Returns:
         Names by position in ``agents``; agents that list none are left out.
@@ -36,9 +42,11 @@ def listed_names(agents: list[Any]) -> dict[int, tuple[str, ...]]:
     # Agents of a class usually share one tuple, which needs to be checked only once. The values
     # keep the tuples alive, so an id cannot come to mean another tuple.
     checked: dict[int, tuple[Any, tuple[str, ...]]] = {}
-    for position in positions_with(agents, "synced_attributes"):
+    if candidates is None:
+        candidates = positions_with(agents, ATTRIBUTE)
+    for position in candidates:
         agent = agents[position]
-        given = getattr(agent, "synced_attributes", _NONE)
+        given = getattr(agent, ATTRIBUTE, _NONE)
         if given is _NONE:
             continue
         if id(given) in checked and type(given) is tuple:

@@ -281,7 +281,7 @@ impl RandomStates {
         };
         let mut index = start;
         while index < stop {
-            index += self.apply_indices(py, source, numbers, index..stop)?;
+            index = self.apply_indices(py, source, numbers, index..stop)?;
             if index == stop {
                 break;
             }
@@ -305,7 +305,7 @@ impl RandomStates {
 
 impl RandomStates {
     /// The case of most agents: all that the generator of the frame has got is another index.
-    /// Stops at the first other one; returns how many there were.
+    /// Returns the index of the first other one in the range, or its end.
     fn apply_indices(
         &self,
         py: Python<'_>,
@@ -314,18 +314,14 @@ impl RandomStates {
         range: Range<usize>,
     ) -> PyResult<usize> {
         let Some(layout) = &Runtime::get(py)?.random else {
-            return Ok(0);
+            return Ok(range.start);
         };
-        let (Some(numbers), Some(states)) = (numbers.get(range.clone()), self.states.get(range))
-        else {
-            return Ok(0);
-        };
-        let moved = |(state, number): (&Option<(Origin, Position)>, &Option<u32>)| match state {
-            Some((Origin::Twists(0), position)) => Some((number.as_ref().copied()?, *position)),
+        let move_at = |at: usize| match self.states.get(at)? {
+            Some((Origin::Twists(0), position)) => Some(((*numbers.get(at)?)?, *position)),
             _ => None,
         };
-        let moves: Vec<_> = states.iter().zip(numbers).map_while(moved).collect();
-        Ok(source.try_borrow(py)?.set_indices(py, layout, &moves))
+        let source = source.try_borrow(py)?;
+        Ok(source.set_indices(py, layout, range, move_at))
     }
 
     /// Calls `use_words` with the words in the snapshot.

@@ -9,6 +9,9 @@ use pyo3::types::{PyDict, PyList};
 /// How many list items ahead of the one being written are fetched.
 pub const DISTANCE: usize = 8;
 
+/// The same where hardly anything is done with an object.
+pub const FAR: usize = 24;
+
 /// Bytes that come into the cache together.
 pub const CACHE_LINE: usize = 64;
 

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from pams.agents import Agent
 
 from ..failures import Failure
-from ..synced import listed_names
+from ..synced import ATTRIBUTE, listed_names
 from ..worker import Result
 from .snapshots import Snapshot
 
@@ -43,17 +43,23 @@ class BatchRecord(NamedTuple):
 class Batch:
     """Agents that are asked together, and the snapshot that their tasks see.
 
-    Attributes:
+    Args:
         agents: agents in the order in which they are asked.
-        names: names in ``synced_attributes`` by position.
         snapshot: the snapshot.
+
+    Attributes:
+        agents: as given.
+        snapshot: as given.
+        names: names in ``synced_attributes`` by position.
+
+    Raises:
+        ValueError: ``synced_attributes`` of an agent is invalid.
     """
 
-    snapshot: Snapshot
-
-    def __init__(self, agents: list[Agent]) -> None:
+    def __init__(self, agents: list[Agent], snapshot: Snapshot) -> None:
         self.agents = agents
-        self.names = listed_names(agents)
+        self.snapshot = snapshot
+        self.names = listed_names(agents, snapshot.positions_with(ATTRIBUTE))
 
     def names_at(self, positions: range) -> dict[int, tuple[str, ...]]:
         """Names by position in the chunk of the agents at ``positions``."""

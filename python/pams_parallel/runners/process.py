@@ -61,7 +61,7 @@ from .batches import (
     wait_for_results,
     warnings_of_workers,
 )
-from .snapshots import DeltaSnapshots, FullSnapshots
+from .snapshots import DeltaSnapshots, FullSnapshots, Snapshot
 
 # Batches of which the runner keeps a record.
 _MAX_RECORDS = 10_000
@@ -412,6 +412,8 @@ class MultiProcessAgentParallelRunner(_PamsProcessRunner):
         return orders
 
     def _resolve_cancels(self, orders: Any) -> None:
+        if type(orders) is list and all(type(order) is Order for order in orders):
+            return
         if not isinstance(orders, Iterable):  # the checks say what is wrong with it
             return
         for cancel in orders:
@@ -486,11 +488,11 @@ class MultiProcessAgentParallelRunner(_PamsProcessRunner):
             futures: dict[Future[Result], range] = {}
             is_submitting = False
             try:
-                batch = Batch(agents)
                 chunks = self._chunks(agents)
                 executor = self._get_executor()
-                self._take_snapshot(batch, executor)
-                stack.callback(batch.snapshot.close)
+                snapshot = self._take_snapshot(agents, executor)
+                stack.callback(snapshot.close)
+                batch = Batch(agents, snapshot)
                 tasks = self._tasks(batch, chunks, executor)
                 encoded = time.perf_counter()
                 is_submitting = True
@@ -547,8 +549,8 @@ class MultiProcessAgentParallelRunner(_PamsProcessRunner):
             raise ValueError(message)
         return chunks
 
-    def _take_snapshot(self, batch: Batch, executor: Executor) -> None:
-        """Take the snapshot that all tasks of the batch see."""
+    def _take_snapshot(self, agents: list[Agent], executor: Executor) -> Snapshot:
+        """Take the snapshot that all tasks of a batch of these agents see."""
         mapped = isinstance(executor, ProcessPoolExecutor)
         if self._snapshots is not None and self._snapshots.mapped != mapped:
             self._close_snapshots()
@@ -564,7 +566,7 @@ class MultiProcessAgentParallelRunner(_PamsProcessRunner):
             else:
                 snapshots = DeltaSnapshots()
             self._snapshots = snapshots
-        batch.snapshot = snapshots.take(self.simulator, batch.agents)
+        return snapshots.take(self.simulator, agents)
 
     def _tasks(
         self, batch: Batch, chunks: list[list[Agent]], executor: Executor
@@ -647,7 +649,9 @@ class MultiProcessAgentParallelRunner(_PamsProcessRunner):
             else:
                 prng_state = answer.prng_state(position)
                 orders = receive_orders(agent=agent, orders=orders, prng_state=prng_state)
-            self._take_orders(session, agent, orders, submitted)
+            if len(orders) > 0:
+                self._check_orders(session, agent, orders)
+                submitted.append(orders)
 
     def _receive_from_silent_and_submitting(
         self, session: Session, answer: Answers, submitted: list[Orders]
@@ -661,15 +665,10 @@ class MultiProcessAgentParallelRunner(_PamsProcessRunner):
             answer.set_prng_states(start, position + 1)
             start = position + 1
             self._resolve_cancels(orders)
-            self._take_orders(session, answer.agents[position], orders, submitted)
+            if len(orders) > 0:
+                self._check_orders(session, answer.agents[position], orders)
+                submitted.append(orders)
         answer.set_prng_states(start, len(answer.agents))
-
-    def _take_orders(
-        self, session: Session, agent: Agent, orders: Orders, submitted: list[Orders]
-    ) -> None:
-        if len(orders) > 0:
-            self._check_orders(session, agent, orders)
-            submitted.append(orders)
 
     def _check_orders(self, session: Session, agent: Agent, orders: Orders) -> None:
         """Check submitted orders as the installed pams does."""
@@ -678,7 +677,7 @@ class MultiProcessAgentParallelRunner(_PamsProcessRunner):
         check = getattr(self, "_check_submitted_orders", None)
         if check is not None:
             check(agent=agent, orders=orders)
-        elif sum(order.agent_id != agent.agent_id for order in orders) > 0:
+        elif sum([order.agent_id != agent.agent_id for order in orders]) > 0:
             raise ValueError("spoofing order is not allowed. please check agent_id in order")
 
 

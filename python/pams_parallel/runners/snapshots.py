@@ -10,7 +10,9 @@ import contextlib
 from itertools import compress
 from typing import TYPE_CHECKING, Any, Protocol
 
-from .._core import RandomStates
+import numpy as np
+
+from .._core import RandomStates, positions_with
 from ..results import CONSTANTS
 from ..simulation_objects import select_numbered, simulation_objects
 from ..snapshot import Decoder, Encoder, Source, library_reducers
@@ -29,7 +31,8 @@ if TYPE_CHECKING:
 _NUMBER_SIZE = 4
 _OFFSET_SIZE = 8
 
-_NO_NUMBER = b"\xff" * _NUMBER_SIZE
+# Stands for an object that the snapshot does not contain.
+_NO_NUMBER = 0xFFFF_FFFF
 
 
 class Snapshot(Protocol):
@@ -49,6 +52,9 @@ class Snapshot(Protocol):
 
     def numbers_at(self, positions: range) -> bytes:
         """Numbers of the batch's agents at ``positions``."""
+
+    def positions_with(self, name: str) -> list[int]:
+        """Positions of the batch's agents that may have the attribute ``name``."""
 
     def decode(self, positions: range, result: Result) -> tuple[Sequence[Any], RandomStates]:
         """Roots of a result, and states of the generators of the agents at ``positions``."""
@@ -89,6 +95,7 @@ class FullSnapshot:
         numbers = encoder.numbers_of(objects)
         encoder.add(numbers, "numbers")
         self._externals = (*CONSTANTS, *compress(objects, select_numbered(numbers)[1]))
+        self._agents = agents
         self._agent_numbers = encoder.numbers_of(agents)
         self._prng_offsets = encoder.random_offsets(
             [getattr(agent, "prng", None) for agent in agents]
@@ -101,6 +108,10 @@ class FullSnapshot:
     def numbers_at(self, positions: range) -> bytes:
         """Numbers of the batch's agents at ``positions``."""
         return _part(self._agent_numbers, positions, _NUMBER_SIZE)
+
+    def positions_with(self, name: str) -> list[int]:
+        """Positions of the batch's agents that may have the attribute ``name``."""
+        return positions_with(self._agents, name)
 
     def decode(self, positions: range, result: Result) -> tuple[Sequence[Any], RandomStates]:
         """Roots of a result, and states of the generators of the agents at ``positions``."""
@@ -137,7 +148,7 @@ class DeltaSnapshots:
         """Take the snapshot of a batch."""
         frame = self._frame(simulator, agents)
         numbers = self._source.numbers_of(agents)
-        if not self._are_agents_roots and _NO_NUMBER in _split(numbers, _NUMBER_SIZE):
+        if not self._are_agents_roots and _NO_NUMBER in np.frombuffer(numbers, "<u4"):
             self._are_agents_roots = True
             frame = self._frame(simulator, agents)
             numbers = self._source.numbers_of(agents)
@@ -175,6 +186,10 @@ class DeltaSnapshot:
         """Numbers of the batch's agents at ``positions``."""
         return _part(self._agent_numbers, positions, _NUMBER_SIZE)
 
+    def positions_with(self, name: str) -> list[int]:
+        """Positions of the batch's agents that may have the attribute ``name``."""
+        return self._source.positions_with(self._agent_numbers, name)
+
     def decode(self, positions: range, result: Result) -> tuple[Sequence[Any], RandomStates]:
         """Roots of a result, and states of the generators of the agents at ``positions``."""
         roots: Sequence[Any] = []
@@ -193,7 +208,3 @@ class DeltaSnapshot:
 
 def _part(numbers: bytes, positions: range, size: int) -> bytes:
     return numbers[positions.start * size : positions.stop * size]
-
-
-def _split(numbers: bytes, size: int) -> set[bytes]:
-    return {numbers[start : start + size] for start in range(0, len(numbers), size)}

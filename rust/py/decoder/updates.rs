@@ -156,7 +156,7 @@ impl<'py> Machine<'_, 'py, '_> {
             pending.push((number, read_change(&mut self.reader)?));
         }
         for (at, (number, change)) in pending.iter().enumerate() {
-            if let Some((ahead, _)) = pending.get(at + prefetch::DISTANCE) {
+            if let Some((ahead, _)) = pending.get(at + prefetch::FAR) {
                 layout.prefetch_index(self.object_at(*ahead)?.as_ptr());
             }
             let prng = self.object_at(*number)?.bind(py).clone();

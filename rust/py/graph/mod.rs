@@ -29,6 +29,7 @@ use pyo3::types::{PyBytes, PyDict, PyFrozenSet, PyList, PyTuple};
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::numbers::{words, NO_NUMBER};
+use super::prefetch;
 use super::types::is_instance_hook;
 use crate::random_states::KnownWords;
 use composite::Anatomy;
@@ -180,20 +181,53 @@ impl Graph {
         self.tracked.len()
     }
 
-    /// Number of the generator of an agent, as recorded: of what it has as `prng`.
-    pub fn prng_of(&self, agent: u32, number_at: impl Fn(usize) -> Option<u32>) -> Option<u32> {
-        let Recorded::Instance(layout, values) = &self.nodes.get(agent as usize)?.recorded else {
-            return None;
+    /// Numbers of the generators of agents, as recorded: of what they have as `prng`.
+    pub fn prngs_of(
+        &self,
+        agents: &[u32],
+        number_at: impl Fn(usize) -> Option<u32>,
+    ) -> Vec<Option<u32>> {
+        // Agents were mostly numbered alike: the number of the one before, counted from its agent,
+        // is right for the next one, too, and that is quickly made sure of.
+        let mut distance = 0;
+        let find = |(at, agent): (usize, &u32)| {
+            if let Some(ahead) = agents.get(at + prefetch::FAR) {
+                self.prefetch_node(*ahead);
+                self.prefetch_node(ahead.wrapping_add(distance));
+            }
+            let node = self.nodes.get(*agent as usize)?;
+            let Recorded::Instance(layout, values) = &node.recorded else {
+                return None;
+            };
+            let prng = values.get(layout.prng?)?;
+            let guess = agent.wrapping_add(distance);
+            let guessed = self.nodes.get(guess as usize);
+            let guessed = guessed.and_then(|node| node.obj.as_ref());
+            if guessed.is_some_and(|obj| obj.is(prng)) {
+                return Some(guess);
+            }
+            let number = number_at(prng.as_ptr() as usize)?;
+            distance = number.wrapping_sub(*agent);
+            Some(number)
         };
-        let prng = values.get(layout.prng?)?;
-        number_at(prng.as_ptr() as usize)
+        agents.iter().enumerate().map(find).collect()
     }
 
-    /// Records a new word index of a generator.
-    pub fn move_random(&mut self, number: u32, index: u32) {
-        let node = self.nodes.get_mut(number as usize);
-        if let Some(Recorded::Random(record)) = node.map(|node| &mut node.recorded) {
-            record.position.index = index;
+    /// Records new word indices of generators, by number.
+    pub fn move_randoms(&mut self, moved: &[(u32, u32)]) {
+        for (at, (number, index)) in moved.iter().enumerate() {
+            if let Some((ahead, _)) = moved.get(at + 2 * prefetch::FAR) {
+                self.prefetch_node(*ahead);
+            }
+            let ahead = moved.get(at + prefetch::FAR);
+            let ahead = ahead.and_then(|(ahead, _)| self.nodes.get(*ahead as usize));
+            if let Some(Recorded::Random(record)) = ahead.map(|node| &node.recorded) {
+                prefetch::prefetch(std::ptr::from_ref(&**record));
+            }
+            let node = self.nodes.get_mut(*number as usize);
+            if let Some(Recorded::Random(record)) = node.map(|node| &mut node.recorded) {
+                record.position.index = *index;
+            }
         }
     }
 

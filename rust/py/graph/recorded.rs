@@ -17,6 +17,7 @@ use crate::py::encoder::Fingerprint;
 use crate::py::errors::status;
 use crate::py::random::instance_dict;
 use crate::py::runtime::Runtime;
+use crate::py::types::{is_plain, lookup};
 use crate::random_states::{KnownWords, Position};
 
 /// Objects that an object consists of, by identity.
@@ -46,6 +47,21 @@ impl Layout {
 
     pub fn has_names(&self, names: &[Py<PyAny>]) -> bool {
         same_items(&self.names, names)
+    }
+
+    /// Whether instances certainly have no attribute with this name, neither of their own nor
+    /// from their class.
+    pub fn lacks(&self, name: &Bound<'_, PyString>) -> PyResult<bool> {
+        let (py, name) = (name.py(), name.to_str()?);
+        let class = self.class.bind(py);
+        if !is_plain(class)? || lookup(class, name)?.is_some() {
+            return Ok(false);
+        }
+        let is_another = |own: &Py<PyAny>| {
+            let own = own.bind(py).cast_exact::<PyString>();
+            own.is_ok_and(|own| own.to_str().is_ok_and(|own| own != name))
+        };
+        Ok(self.names.iter().all(is_another))
     }
 }
 

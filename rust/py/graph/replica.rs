@@ -21,6 +21,7 @@ use crate::py::decoder::{update, Changes, Decoded};
 use crate::py::encoder::{Encoder, Fingerprint};
 use crate::py::numbers::words;
 use crate::py::packed_states::RandomStatePacker;
+use crate::py::prefetch;
 use crate::py::random::RandomLayout;
 use crate::py::runtime::Runtime;
 use crate::py::types::is_plain;
@@ -181,9 +182,8 @@ impl Replica {
             let contents = &replica.contents;
             let number_at = |address| contents.encoder.as_ref()?.number_at(address);
             let agents = words::<4>(agents)?.into_iter().map(u32::from_le_bytes);
-            agents
-                .map(|agent| contents.graph.prng_of(agent, number_at))
-                .collect()
+            let agents: Vec<u32> = agents.collect();
+            contents.graph.prngs_of(&agents, number_at)
         };
         Ok(RandomStatePacker::for_replica(
             this.clone().unbind(),
@@ -202,11 +202,12 @@ impl Replica {
         Ok(false)
     }
 
-    /// Whether all of these objects are the copy's and can change.
+    /// Whether all of these objects are the copy's and consist of what they did at the latest
+    /// frame.
     #[pyo3(signature = (objs, /))]
-    fn owns_all(&self, objs: &Bound<'_, PyAny>) -> PyResult<bool> {
+    fn are_unchanged(&self, objs: &Bound<'_, PyAny>) -> PyResult<bool> {
         for obj in objs.try_iter()? {
-            if !self.contents.owns(&obj?) {
+            if !self.contents.is_unchanged(&obj?) {
                 return Ok(false);
             }
         }
@@ -308,6 +309,14 @@ impl Contents {
         self.encoder.as_ref().and_then(number_at).is_some()
     }
 
+    /// Whether an object is one of those that are compared, and consists of what is recorded.
+    fn is_unchanged(&self, obj: &Bound<'_, PyAny>) -> bool {
+        let number_at = |encoder: &Encoder| encoder.number_at(obj.as_ptr() as usize);
+        let number = self.encoder.as_ref().and_then(number_at);
+        let node = number.and_then(|number| self.graph.nodes.get(number as usize));
+        node.is_some_and(|node| node.recorded.is_compared() && node.recorded.is_still(obj))
+    }
+
     /// Records what a frame has changed.
     fn take_up(&mut self, py: Python<'_>, changes: Changes) -> PyResult<()> {
         self.numbers = None;
@@ -364,33 +373,40 @@ impl Contents {
         if self.graph.is_untrackable {
             return Ok(());
         }
-        for (number, index) in changes.moved {
-            self.graph.move_random(number, index);
-        }
-        for number in changes.updated {
+        self.graph.move_randoms(&changes.moved);
+        let runtime = Runtime::get(py)?;
+        for (at, number) in changes.updated.iter().enumerate() {
+            if let Some(ahead) = changes.updated.get(at + prefetch::FAR) {
+                self.graph.prefetch_node(*ahead);
+            }
+            if let Some(ahead) = changes.updated.get(at + prefetch::DISTANCE) {
+                self.graph.prefetch(runtime, *ahead);
+            }
+            let number = *number;
             let Some(node) = self.graph.nodes.get_mut(number as usize) else {
                 continue;
             };
-            let Some(obj) = node.obj.as_ref().map(|obj| obj.clone_ref(py)) else {
+            let Some(obj) = node.obj.as_ref().map(|obj| obj.bind(py)) else {
                 continue;
             };
             let refreshed = node
                 .recorded
-                .refresh_random(obj.bind(py), |old, _, words| old.words.are(words))?;
+                .refresh_random(obj, |old, _, words| old.words.are(words))?;
             if refreshed.is_some() {
                 continue;
             }
             if let (Recorded::List(items), Ok(list)) =
-                (&mut node.recorded, obj.bind(py).cast_exact::<PyList>())
+                (&mut node.recorded, obj.cast_exact::<PyList>())
             {
                 let edits = list_edits(items, list);
                 drop(apply_list_edits(items, edits));
                 continue;
             }
-            if let Some(values) = new_values(&node.recorded, obj.bind(py)) {
+            if let Some(values) = new_values(&node.recorded, obj) {
                 drop(apply_new_values(&mut node.recorded, values));
                 continue;
             }
+            let obj = obj.clone().unbind();
             let kind = node.recorded.kind();
             match self.graph.capture(kind, obj.bind(py))? {
                 Some(recorded) => drop(self.graph.record(number, recorded)),

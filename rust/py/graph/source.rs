@@ -1,13 +1,14 @@
 //! The side of the original: frames of a graph, each with what has changed since the last.
 
 use std::hash::{BuildHasher, Hasher};
-use std::sync::Mutex;
+use std::ops::Range;
+use std::sync::{Arc, Mutex};
 
 use pyo3::exceptions::{PyException, PyValueError};
 use pyo3::intern;
 use pyo3::prelude::*;
-use pyo3::types::{PyBytes, PyDict, PyList, PyTuple};
-use rustc_hash::FxHashSet;
+use pyo3::types::{PyBytes, PyDict, PyList, PyString, PyTuple};
+use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::changes::{
     apply_list_edits, apply_new_values, inserted_addresses, list_edits, list_pieces, new_values,
@@ -16,7 +17,7 @@ use super::changes::{
 use super::kind::Kind;
 use super::numpy_random::{pickled_state, state};
 use super::reach::unreachable;
-use super::recorded::{reference_count, RandomRecord, Recorded};
+use super::recorded::{reference_count, Layout, RandomRecord, Recorded};
 use crate::py::encoder::{Encoder, RootNames};
 use crate::py::numbers::words;
 use crate::py::packed_states::RandomStates;
@@ -178,16 +179,24 @@ impl Source {
         let numbers = {
             let source = this.try_borrow()?;
             let encoder = source.latest()?;
-            let find = |agent| {
-                encoder
-                    .shadow()
-                    .graph
-                    .prng_of(agent, |at| encoder.number_at(at))
-            };
             let agents = words::<4>(agents)?.into_iter().map(u32::from_le_bytes);
-            agents.map(find).collect()
+            let agents: Vec<u32> = agents.collect();
+            let graph = &encoder.shadow().graph;
+            graph.prngs_of(&agents, |at| encoder.number_at(at))
         };
         RandomStates::for_source(packed, this.clone().unbind(), numbers)
+    }
+
+    /// Positions of the objects with these numbers (little-endian uint32) that may have an
+    /// attribute.
+    #[pyo3(signature = (numbers, name, /))]
+    fn positions_with(
+        &self,
+        numbers: &Bound<'_, PyAny>,
+        name: &Bound<'_, PyString>,
+    ) -> PyResult<Vec<usize>> {
+        let numbers = words::<4>(numbers)?.into_iter().map(u32::from_le_bytes);
+        self.positions_with_name(&numbers.collect::<Vec<_>>(), name)
     }
 
     /// Drop every reference to the graph; there are no more frames.
@@ -220,16 +229,17 @@ impl Source {
     }
 
     /// Sets the word indices of generators (by number) that have been left alone since the latest
-    /// frame and keep their words and Gauss values. Stops at the first other one; returns how
-    /// many there were.
+    /// frame and keep their words and Gauss values. `move_at` has number and position by index.
+    /// Returns the index of the first other one in the range, or its end.
     pub fn set_indices(
         &self,
         py: Python<'_>,
         layout: &RandomLayout,
-        moves: &[(u32, Position)],
+        range: Range<usize>,
+        move_at: impl Fn(usize) -> Option<(u32, Position)>,
     ) -> usize {
         let (Some(encoder), Ok(disturbed)) = (&self.encoder, self.disturbed.lock()) else {
-            return 0;
+            return range.start;
         };
         let graph = &encoder.shadow().graph;
         let generator = |number: u32| {
@@ -239,28 +249,61 @@ impl Source {
                 _ => None,
             }
         };
-        for (at, (number, position)) in moves.iter().enumerate() {
-            if let Some((ahead, _)) = moves.get(at + 2 * prefetch::DISTANCE) {
-                graph.prefetch_node(*ahead);
+        for at in range.clone() {
+            // Also beyond the range: the next call goes on there.
+            if let Some((ahead, _)) = move_at(at + 2 * prefetch::FAR) {
+                graph.prefetch_node(ahead);
             }
-            if let Some((ahead, _)) = moves.get(at + prefetch::DISTANCE) {
-                if let Some((prng, record)) = generator(*ahead) {
-                    layout.prefetch_index(prng.as_ptr());
-                    prefetch::prefetch(std::ptr::from_ref(record));
-                }
+            let ahead = move_at(at + prefetch::FAR);
+            if let Some((prng, record)) = ahead.and_then(|(ahead, _)| generator(ahead)) {
+                layout.prefetch_index(prng.as_ptr());
+                prefetch::prefetch(std::ptr::from_ref(record));
             }
-            let Some((prng, record)) = generator(*number) else {
+            let Some((number, position)) = move_at(at) else {
                 return at;
             };
-            let is_left_alone = !disturbed.contains(number)
+            let Some((prng, record)) = generator(number) else {
+                return at;
+            };
+            let is_left_alone = !disturbed.contains(&number)
                 && layout.is_exact(prng)
                 && layout.seems_to_have(prng, &Base::Known(&record.words).head());
-            if !is_left_alone || !record.position.has_gauss_of(*position) {
+            if !is_left_alone || !record.position.has_gauss_of(position) {
                 return at;
             }
             layout.write_index(prng, position.index);
         }
-        moves.len()
+        range.end
+    }
+
+    /// Positions of the objects (by number) that may have an attribute.
+    ///
+    /// Objects with the same layout need to be looked at only once.
+    fn positions_with_name(
+        &self,
+        numbers: &[u32],
+        name: &Bound<'_, PyString>,
+    ) -> PyResult<Vec<usize>> {
+        let graph = &self.latest()?.shadow().graph;
+        let mut layouts: FxHashMap<*const Layout, bool> = FxHashMap::default();
+        let mut positions = Vec::new();
+        for (position, number) in numbers.iter().enumerate() {
+            let lacks_it = match graph.nodes.get(*number as usize).map(|node| &node.recorded) {
+                Some(Recorded::Instance(layout, _)) => match layouts.get(&Arc::as_ptr(layout)) {
+                    Some(lacks_it) => *lacks_it,
+                    None => {
+                        let lacks_it = layout.lacks(name)?;
+                        layouts.insert(Arc::as_ptr(layout), lacks_it);
+                        lacks_it
+                    }
+                },
+                _ => false,
+            };
+            if !lacks_it {
+                positions.push(position);
+            }
+        }
+        Ok(positions)
     }
 
     /// Takes note that more than the index of a generator is being set.
