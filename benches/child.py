@@ -6,9 +6,11 @@ It obeys a line on standard input at a time and answers each with a line of JSON
   come before: private bytes at the beginning of the phase, and at its end what the high-water
   mark of resident memory rose by.
 * ``run``: run all steps; answers wall and CPU seconds, the set-up included.
-* ``end``: answers a digest of the outcome, the bytes of a snapshot, and those of each delta.
+* ``end``: answers a digest of the outcome, the bytes of a snapshot, the seconds of each collect
+  phase, and the bytes of each frame and of each delta.
 
-``child.py loads FORMAT FILE`` instead times the first ``loads`` in a fresh process.
+``child.py loads FORMAT FILE`` instead times the first ``loads`` in a fresh process, and ``child.py
+hold FORMAT FILE`` tells how much memory the loaded copy takes there.
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ import ctypes
 import gc
 import hashlib
 import json
+import mmap
 import pickle
 import resource
 import sys
@@ -24,9 +27,16 @@ import time
 from pathlib import Path
 from typing import Any
 
+import psutil
 from pams.runners import SequentialRunner
-from pams_parallel import JaxAgentParallelRunner, MultiProcessAgentParallelRunner, snapshot
+from pams_parallel import (
+    JaxAgentParallelRunner,
+    MultiProcessAgentParallelRunner,
+    examples,
+    snapshot,
+)
 from pams_parallel.outcome import outcome
+from pams_parallel.results import CONSTANTS
 from pickle_per_chunk import PicklePerChunkRunner
 from workload import Workload, run_history
 
@@ -114,6 +124,8 @@ class Candidate:
         return {
             "digest": digest,
             "bytes": len(snapshot.dumps(self.runner.simulator)),
+            "collect_seconds": self.seconds,
+            "frames": [each.frame_bytes for each in records],
             "deltas": [each.frame_bytes for each in records if each.frame_kind == "delta"],
         }
 
@@ -128,9 +140,34 @@ def first_loads(name: str, file: str) -> float:
     return seconds
 
 
+def held_bytes(name: str, file: str) -> int:
+    """Memory of this process alone (USS) that a copy takes.
+
+    The copy is what one kind of ``loads`` gives, or a replica, as a worker keeps it, with the
+    first frame of a source.
+    """
+    examples.load("index")  # modules do not count
+    replica = snapshot.Replica(CONSTANTS, snapshot.library_reducers())
+    load = {"snapshot": snapshot.loads, "pickle": pickle.loads, "replica": replica.apply}[name]
+    uss = psutil.Process().memory_full_info
+    gc.collect()
+    before = uss().uss
+    with open(file, "rb") as opened, mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ) as data:
+        held = load(data)
+    gc.collect()
+    taken = uss().uss - before
+    simulator, _ = replica.roots if name == "replica" else held
+    assert simulator.agents
+    return taken
+
+
+FRESH = {"loads": first_loads, "hold": held_bytes}
+"""What is measured in a fresh process."""
+
+
 def main() -> None:
-    if sys.argv[1] == "loads":
-        answer(first_loads(*sys.argv[2:]))
+    if sys.argv[1] in FRESH:
+        answer(FRESH[sys.argv[1]](*sys.argv[2:]))
         return
     given = json.loads(sys.argv[1])
     candidate = Candidate(

@@ -1,4 +1,4 @@
-"""Collect phase, memory and whole runs, each candidate in a process of its own.
+"""Collect phase, frames, memory and whole runs, each candidate in a process of its own.
 
 The time that pytest-benchmark shows is that of the whole measurement; the figures are in
 ``extra_info``.
@@ -6,36 +6,90 @@ The time that pytest-benchmark shows is that of the whole measurement; the figur
 
 from __future__ import annotations
 
+import statistics
+
 import measure
+import measure_runs
 import pytest
 
 pytestmark = pytest.mark.benchmark(group="batches")
 
-
-def test_collect_phase(benchmark, n_agents, sizes):
-    seconds = benchmark.pedantic(measure.collect_phase, (n_agents, sizes), rounds=1)
-    benchmark.extra_info["seconds"] = seconds
-    benchmark.extra_info["times_faster"] = seconds["pickle per chunk"] / seconds["snapshot"]
-    benchmark.extra_info["against_sequential"] = seconds["sequential"] / seconds["snapshot"]
+needs_flax = pytest.mark.skipif(not measure.HAS_FLAX, reason="needs JAX and Flax")
 
 
-@pytest.mark.skipif(not measure.HAS_FLAX, reason="needs JAX and Flax")
-def test_neural_collect_phase(benchmark, sizes):
-    seconds = benchmark.pedantic(measure.neural_collect_phase, (sizes,), rounds=1)
-    benchmark.extra_info["seconds"] = seconds
-    for name, taken in seconds.items():
-        benchmark.extra_info[f"against {name}"] = taken / seconds["jax"]
+@pytest.fixture
+def figures(benchmark):
+    """Calls a function under the benchmark; what it finds is to go into ``extra_info``."""
+
+    def call(function, *args):
+        return benchmark.pedantic(function, args, rounds=1), benchmark.extra_info
+
+    return call
 
 
-def test_peak_memory(benchmark, n_agents, sizes):
-    found = benchmark.pedantic(measure.peak_memory, (n_agents, sizes), rounds=1)
-    benchmark.extra_info["bytes"] = found
-    benchmark.extra_info["snapshots"] = found["total"] / found["snapshot"]
+def test_collect_phase(figures, n_agents, sizes):
+    phase, info = figures(measure_runs.collect_phase, n_agents, sizes)
+    info.update(phase._asdict())
+    info["times_faster"] = phase.seconds["pickle per chunk"] / phase.seconds["snapshot"]
+    info["against_sequential"] = phase.against_sequential("snapshot")
 
 
-@pytest.mark.parametrize("load", measure.LOADS)
-def test_whole_run(benchmark, load, sizes):
-    workload = measure.whole_run_workload(load, sizes)
-    benchmark.extra_info["runs"] = benchmark.pedantic(
-        measure.whole_run, (workload, sizes), rounds=1
-    )
+@pytest.mark.parametrize("load", measure_runs.LOADS)
+def test_loaded_collect_phase(figures, load, sizes):
+    phase, info = figures(measure_runs.loaded_collect_phase, load, sizes)
+    info.update(phase._asdict())
+    info["against_scaling"] = phase.against_sequential("snapshot") / phase.scaling
+
+
+@needs_flax
+def test_neural_collect_phase(figures, sizes):
+    phase, info = figures(measure_runs.neural_collect_phase, sizes)
+    info["seconds"] = phase.seconds
+    for name, taken in phase.seconds.items():
+        info[f"against {name}"] = taken / phase.seconds["jax"]
+
+
+def test_long_run(figures, sizes):
+    run, info = figures(measure_runs.long_run, sizes)
+    for name, values in {**run.seconds, "frame_bytes": run.frame_bytes}.items():
+        info[name] = {
+            "early": run.early(values),
+            "late": run.late(values),
+            "median": statistics.median(values),
+            "worst": max(values),
+        }
+
+
+def test_delta(figures, n_agents, sizes):
+    found, info = figures(measure_runs.delta_bytes, n_agents, sizes)
+    info["bytes"] = found
+
+
+def test_unchanged_frame(figures, n_agents, sizes):
+    found, info = figures(measure.unchanged_frame_bytes, n_agents, sizes)
+    info["bytes"] = found
+
+
+@needs_flax
+def test_neural_deltas(figures, sizes):
+    deltas, info = figures(measure_runs.neural_deltas, sizes)
+    info["bytes"] = {"median": statistics.median(deltas), "worst": max(deltas)}
+
+
+def test_peak_memory(figures, n_agents, sizes):
+    found, info = figures(measure_runs.peak_memory, n_agents, sizes)
+    info["bytes"] = found
+    info["snapshots"] = found["total"] / found["snapshot"]
+
+
+def test_held_memory(figures, n_agents, sizes):
+    found, info = figures(measure.held_bytes, n_agents, sizes)
+    info["bytes"] = found
+    info["against_pickle"] = found["replica"] / found["pickle"]
+
+
+@pytest.mark.parametrize("load", measure_runs.WHOLE_RUN_LOADS)
+def test_whole_run(figures, load, sizes):
+    workload = measure_runs.whole_run_workload(load, sizes)
+    found, info = figures(measure_runs.whole_run, workload, sizes)
+    info["runs"] = found

@@ -5,6 +5,7 @@ the same number of FCN agents on each of the ten, of which each submits an order
 probability 0.1 when it is asked, and 100 arbitrage agents over all markets. Agents are "light",
 or price an option by "n x m" Monte Carlo paths and steps first. Or they are "neural": FCN agents
 whose forecast is a Flax network of their own, and which submit an order whenever they are asked.
+With one market there are no index and no arbitrage agents.
 """
 
 from __future__ import annotations
@@ -18,9 +19,9 @@ from pams.runners import SequentialRunner
 from pams_parallel import examples
 
 if TYPE_CHECKING:
+    from pams.agents import Agent
     from pams.simulator import Simulator
 
-N_MARKETS = 10
 N_ARBITRAGEURS = 100
 SEED = 1
 
@@ -29,15 +30,16 @@ class Workload(NamedTuple):
     """What to simulate.
 
     Attributes:
-        n_agents: number of FCN agents in all, a multiple of ten.
+        n_agents: number of FCN agents in all, a multiple of the number of markets.
         paths: Monte Carlo paths per agent and step; 0 for light agents.
         path_steps: steps of a path.
         history: steps in which ten agents submit and the arbitrage agents are not asked. They
-            fill the markets' histories before the measured steps.
+            fill the markets' histories before the measured steps. Agents have no load then.
         steps: measured steps, in which every agent is asked.
         workers: number of worker processes.
         hidden_layers: units of the hidden layers of neural agents; they need JAX and Flax. The
             other agents have none.
+        n_markets: number of markets, one of which is the index unless there is only one.
     """
 
     n_agents: int
@@ -47,6 +49,12 @@ class Workload(NamedTuple):
     steps: int = 1
     workers: int = 2
     hidden_layers: tuple[int, ...] = ()
+    n_markets: int = 10
+
+    def with_load(self, load: str) -> Workload:
+        """The same with the load ``"light"`` or, for example, ``"10x10"``."""
+        paths, path_steps = (0, 0) if load == "light" else map(int, load.split("x"))
+        return self._replace(paths=paths, path_steps=path_steps)
 
     @property
     def example(self) -> str:
@@ -55,11 +63,15 @@ class Workload(NamedTuple):
 
     def config(self) -> dict[str, Any]:
         """Settings for a runner."""
-        agents_per_market, rest = divmod(self.n_agents, N_MARKETS)
+        agents_per_market, rest = divmod(self.n_agents, self.n_markets)
         if rest:
-            raise ValueError(f"the number of agents must be a multiple of {N_MARKETS}")
-        spots = [f"Spot-{i}" for i in range(N_MARKETS - 1)]
-        markets = [*spots, "Index"]
+            raise ValueError(f"the number of agents must be a multiple of {self.n_markets}")
+        # A single market has no index; what is not listed here is not made.
+        indices, arbitrageur_groups = (
+            (["Index"], ["Arbitrageurs"]) if self.n_markets > 1 else ([], [])
+        )
+        spots = [f"Spot-{i}" for i in range(self.n_markets - len(indices))]
+        markets = [*spots, *indices]
         session = {
             "withOrderPlacement": True,
             "withOrderExecution": True,
@@ -115,7 +127,7 @@ class Workload(NamedTuple):
         return {
             "simulation": {
                 "markets": markets,
-                "agents": [*(f"Agents-{name}" for name in markets), "Arbitrageurs"],
+                "agents": [*(f"Agents-{name}" for name in markets), *arbitrageur_groups],
                 "sessions": sessions[0 if self.history else 1 :],
                 "numParallel": self.workers,
                 # JAX must not be forked.
@@ -162,6 +174,10 @@ class RowLogger(Logger):
         self.rows.append((log.time, log.market_id, log.buy_agent_id, log.sell_agent_id, log.price))
 
 
+def _has_load(agent: Agent) -> bool:
+    return getattr(agent, "option_paths", 0) > 0
+
+
 def run_history(runner: SequentialRunner) -> None:
     """Run the first session, without workers whatever the runner, and enter the second one."""
     simulator = runner.simulator
@@ -169,12 +185,17 @@ def run_history(runner: SequentialRunner) -> None:
     *history, measured = simulator.sessions
     collect = partial(SequentialRunner._collect_orders_from_normal_agents, runner)
     runner._collect_orders_from_normal_agents = collect
+    loads = [(agent, agent.option_paths) for agent in simulator.agents if _has_load(agent)]
+    for agent, _ in loads:
+        agent.option_paths = 0
     try:
         for session in history:
             simulator.current_session = session
             runner._iterate_market_updates(session)
     finally:
         del runner._collect_orders_from_normal_agents
+        for agent, paths in loads:
+            agent.option_paths = paths
     if runner.logger is not None:
         runner.logger._process()
     simulator.current_session = measured

@@ -2,6 +2,7 @@
 
 pub mod chunking;
 pub mod error;
+pub mod known_floats;
 pub mod mersenne;
 mod py;
 pub mod random_states;

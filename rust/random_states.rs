@@ -353,6 +353,68 @@ pub fn read_change<'a>(reader: &mut Reader<'a>) -> Result<Change<'a>> {
     })
 }
 
+/// Changes of one generator after the other, by ascending numbers.
+///
+/// Agents that were created alike lie at equal distances, and most of them have drawn equally
+/// often, so an entry says how often it occurs: twice the distance from the number before, plus 1
+/// if a count follows the change of how often it is repeated.
+#[derive(Default)]
+pub struct Changes {
+    count: u64,
+    last_number: u32,
+    /// Complete entries.
+    bytes: Vec<u8>,
+    distance: u32,
+    change: Vec<u8>,
+    repeats: u64,
+}
+
+impl Changes {
+    /// Adds a change, which `put` writes.
+    pub fn add<T>(&mut self, number: u32, put: impl FnOnce(&mut Vec<u8>) -> T) -> T {
+        let distance = number - self.last_number;
+        self.last_number = number;
+        let mut change = Vec::new();
+        let result = put(&mut change);
+        if self.count > 0 && distance == self.distance && change == self.change {
+            self.repeats += 1;
+        } else {
+            self.complete();
+            (self.distance, self.change) = (distance, change);
+        }
+        self.count += 1;
+        result
+    }
+
+    fn complete(&mut self) {
+        if self.count > 0 {
+            let is_repeated = self.repeats > 0;
+            self.bytes
+                .put_varint(u64::from(self.distance) << 1 | u64::from(is_repeated));
+            self.bytes.extend_from_slice(&self.change);
+            if is_repeated {
+                self.bytes.put_varint(self.repeats);
+            }
+            self.repeats = 0;
+        }
+    }
+
+    /// Count of the changes, and all of them as bytes.
+    pub fn finish(mut self) -> (u64, Vec<u8>) {
+        self.complete();
+        (self.count, self.bytes)
+    }
+}
+
+/// Reads an entry of [`Changes`]: distance from the number before, change, and how many generators
+/// in a row have both.
+pub fn read_repeated_change<'a>(reader: &mut Reader<'a>) -> Result<(u64, Change<'a>, u64)> {
+    let head = reader.varint()?;
+    let change = read_change(reader)?;
+    let repeats = if head & 1 == 1 { reader.varint()? } else { 0 };
+    Ok((head >> 1, change, repeats.saturating_add(1)))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -429,6 +491,39 @@ mod tests {
             prop_assert!(known.are(&words));
             words[at] ^= 1u8 << bit;
             prop_assert!(!known.are(&words));
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn entries_survive(
+            steps in prop::collection::vec((1u32..4, 0u32..3, 0u8..2), 0..60),
+        ) {
+            let known = KnownWords::new(&state(3));
+            let old = Position { index: 10, gauss_next: None };
+            let mut changes = Changes::default();
+            let (mut number, mut expected) = (0, Vec::new());
+            for (distance, step, twists) in steps {
+                number += distance;
+                let new = Position { index: 10 + step, gauss_next: None };
+                let words = twisted(known.bytes(), twists);
+                changes.add(number, |out| {
+                    put_change(out, Base::Known(&known), old, &words, new)
+                });
+                expected.push((number, 10 + step, twists));
+            }
+            let (count, bytes) = changes.finish();
+            prop_assert_eq!(count as usize, expected.len());
+            let (mut reader, mut number, mut found) = (Reader::new(&bytes), 0, Vec::new());
+            while reader.remaining() > 0 {
+                let (distance, change, count) = read_repeated_change(&mut reader).unwrap();
+                for _ in 0..count {
+                    number += distance as u32;
+                    let NewWords::Twists(twists) = change.words else { panic!() };
+                    found.push((number, change.index_after(10).unwrap(), twists));
+                }
+            }
+            prop_assert_eq!(found, expected);
         }
     }
 

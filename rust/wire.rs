@@ -100,7 +100,8 @@ pub mod op {
 
     /// The preface of a frame.
     pub const FRAME: u8 = 0x40;
-    /// Number of an object that the following instructions change; pushes it.
+    /// Difference (LEB128, signs folded in) between the number of an object that the following
+    /// instructions change and the one of the object before it that was changed; pushes it.
     pub const UPDATE: u8 = 0x41;
     /// Start, length and count: pops so many items and puts them in the place of that stretch of
     /// the list below.
@@ -118,18 +119,31 @@ pub mod op {
     pub const RANDOM_STATES: u8 = 0x47;
     /// (n) Number: a new list with the items that the list of that number has.
     pub const CLONE_LIST: u8 = 0x48;
-    /// Count, then LEB128 each: numbers that are free from the next frame on.
+    /// Count, then numbers that are free from the next frame on, ascending: LEB128 of each less the
+    /// one before.
     pub const FREE: u8 = 0x49;
     /// Pops the parts that the object on top has now: a tuple of its slots, attributes, items and
     /// factory.
     pub const ASSEMBLE: u8 = 0x4a;
     /// Counted bytes: changed bytes of the array on top, each stretch with its start and length.
     pub const PATCH_ARRAY: u8 = 0x4b;
+    /// 8 bytes: a float that later instructions refer to.
+    pub const NEW_FLOAT: u8 = 0x4e;
+    /// How many of the floats that can be referred to have come after this one: that float again.
+    pub const FLOAT_AGAIN: u8 = 0x4f;
     /// Pops an object, the one that `UPDATE` has pushed.
     pub const UPDATED: u8 = 0x4d;
     /// Pops the state that the generator of NumPy on top has now.
     pub const SET_STATE: u8 = 0x4c;
 
+    /// (n) The codes from here to `LAST_SHORT_TUPLE` do what `TUPLE` does with counts from 1 on.
+    pub const SHORT_TUPLE: u8 = 0x50;
+    pub const LAST_SHORT_TUPLE: u8 = 0x57;
+    /// The codes from here to before [`SMALL_INT`] push the integer
+    /// `MEDIUM_INT_MIN + 256 * (code - MEDIUM_INT) + byte`, with the byte that follows.
+    pub const MEDIUM_INT: u8 = 0x60;
+    pub const MEDIUM_INT_MIN: i64 = SMALL_INT_MAX + 1;
+    pub const MEDIUM_INT_MAX: i64 = MEDIUM_INT_MIN + 256 * (SMALL_INT - MEDIUM_INT) as i64 - 1;
     pub const SMALL_INT: u8 = 0x80;
     /// Largest integer that an instruction code holds.
     pub const SMALL_INT_MAX: i64 = 0x7f;
@@ -262,6 +276,14 @@ impl Short {
     }
 
     #[inline]
+    pub fn with_u8(code: u8, operand: u8) -> Self {
+        Short {
+            word: u128::from(code) | u128::from(operand) << 8,
+            len: 2,
+        }
+    }
+
+    #[inline]
     pub fn with_u16(code: u8, operand: u16) -> Self {
         Short {
             word: u128::from(code) | u128::from(operand) << 8,
@@ -330,6 +352,11 @@ pub trait Write {
             value >>= 7;
         }
         self.put_byte(value as u8);
+    }
+
+    /// LEB128 of a number with a sign, which goes into the lowest bit.
+    fn put_signed(&mut self, value: i64) {
+        self.put_varint((value << 1 ^ value >> 63).cast_unsigned());
     }
 
     /// Length and bytes.
@@ -405,6 +432,12 @@ impl<'a> Reader<'a> {
             what: "a number of more than 32 bits",
             at,
         })
+    }
+
+    /// Reads what `put_signed` wrote.
+    pub fn signed(&mut self) -> Result<i64> {
+        let folded = self.varint()?;
+        Ok((folded >> 1).cast_signed() ^ -(folded & 1).cast_signed())
     }
 
     #[inline]

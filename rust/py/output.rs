@@ -10,6 +10,7 @@ use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 
 use super::byte_buffer::ByteBuffer;
+use crate::known_floats::KnownFloats;
 use crate::wire::{Header, Short, Write as _, HEADER_LEN};
 
 /// Size of the latest snapshot in memory, with room for the last instruction.
@@ -87,6 +88,8 @@ pub struct Output {
     hasher: crc32fast::Hasher,
     sink: Option<Sink>,
     spill_bytes: usize,
+    /// Those that can be referred to, where that is worthwhile.
+    pub floats: Option<KnownFloats>,
 }
 
 impl Output {
@@ -104,6 +107,7 @@ impl Output {
             hasher: crc32fast::Hasher::new(),
             sink: sink.map(Sink::new),
             spill_bytes: spill_bytes.max(HEADER_LEN),
+            floats: None,
         }
     }
 
@@ -115,6 +119,7 @@ impl Output {
             hasher: crc32fast::Hasher::new(),
             sink: None,
             spill_bytes: 0,
+            floats: None,
         }
     }
 

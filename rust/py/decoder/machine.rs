@@ -24,6 +24,10 @@ pub(super) struct Machine<'a, 'py, 'data> {
     /// Counts calls of user code, any of which may give hooks to a class.
     pub(super) epoch: u64,
     pub(super) late: LateContainers,
+    /// Those that instructions can refer to.
+    pub(super) floats: Vec<Py<PyAny>>,
+    /// Number of the latest object that was changed.
+    pub(super) last_updated: u32,
 }
 
 impl<'a, 'py, 'data> Machine<'a, 'py, 'data> {
@@ -46,6 +50,8 @@ impl<'a, 'py, 'data> Machine<'a, 'py, 'data> {
             changes,
             epoch: 0,
             late: LateContainers::default(),
+            floats: Vec::new(),
+            last_updated: 0,
         }
     }
 
@@ -72,6 +78,12 @@ impl<'a, 'py, 'data> Machine<'a, 'py, 'data> {
             let code = self.reader.byte()?;
             if code >= op::SMALL_INT {
                 self.push_int(i64::from(code - op::SMALL_INT))?;
+                continue;
+            }
+            if code >= op::MEDIUM_INT {
+                let high = i64::from(code - op::MEDIUM_INT) << 8;
+                let value = op::MEDIUM_INT_MIN + high + i64::from(self.reader.byte()?);
+                self.push_int(value)?;
                 continue;
             }
             match code {
@@ -160,9 +172,8 @@ impl<'a, 'py, 'data> Machine<'a, 'py, 'data> {
                 }
                 op::EMPTY_TUPLE => self.push(PyTuple::empty(self.py).into_any().unbind())?,
                 op::TUPLE => {
-                    let items = self.drain_counted()?;
-                    let tuple = PyTuple::new(py, items)?;
-                    self.push_new(tuple.into_any().unbind())?;
+                    let count = self.reader.varint()?;
+                    self.tuple(count)?;
                 }
                 op::FROZENSET => {
                     let elements = self.pop_counted()?;
@@ -195,6 +206,9 @@ impl<'a, 'py, 'data> Machine<'a, 'py, 'data> {
                 op::ROOT => {
                     let root = self.pop()?;
                     self.decoded.roots.push(root);
+                }
+                op::SHORT_TUPLE..=op::LAST_SHORT_TUPLE => {
+                    self.tuple(u64::from(code - op::SHORT_TUPLE) + 1)?;
                 }
                 _ => {
                     if self.changes.is_none() || !self.run_update(code)? {
@@ -258,7 +272,7 @@ impl<'a, 'py, 'data> Machine<'a, 'py, 'data> {
     }
 
     #[inline]
-    fn push_float(&mut self, bytes: [u8; 8]) -> PyResult<()> {
+    pub(super) fn push_float(&mut self, bytes: [u8; 8]) -> PyResult<()> {
         // SAFETY: returns an owned reference or null with an exception.
         let float = unsafe { owned(self.py, ffi::PyFloat_FromDouble(f64::from_le_bytes(bytes)))? };
         self.push(float)?;
@@ -350,6 +364,13 @@ impl<'a, 'py, 'data> Machine<'a, 'py, 'data> {
     pub(super) fn pop_counted(&mut self) -> WireResult<Vec<Py<PyAny>>> {
         let count = self.reader.varint()?;
         self.pop_many(count)
+    }
+
+    fn tuple(&mut self, count: u64) -> PyResult<()> {
+        let py = self.py;
+        let start = self.start_of(count)?;
+        let tuple = PyTuple::new(py, self.stack.drain(start..))?;
+        self.push_new(tuple.into_any().unbind())
     }
 
     #[inline]

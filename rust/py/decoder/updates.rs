@@ -17,7 +17,7 @@ use crate::py::graph::numpy_random::set_state;
 use crate::py::prefetch;
 use crate::py::random::{instance_dict, RandomLayout};
 use crate::py::runtime::Runtime;
-use crate::random_states::{read_change, twisted, Change, NewWords, Position};
+use crate::random_states::{read_repeated_change, twisted, Change, NewWords, Position};
 use crate::wire::op;
 
 impl<'py> Machine<'_, 'py, '_> {
@@ -32,6 +32,23 @@ impl<'py> Machine<'_, 'py, '_> {
             op::SET_ATTRIBUTES => self.set_attributes()?,
             op::SET_BYTES => self.set_bytes()?,
             op::RANDOM_STATES => self.random_states()?,
+            op::NEW_FLOAT => {
+                let bytes = self.reader.array()?;
+                self.push_float(bytes)?;
+                let float = self.peek()?.unbind();
+                self.floats.push(float);
+            }
+            op::FLOAT_AGAIN => {
+                let back = self.index()?;
+                let index = self
+                    .floats
+                    .len()
+                    .checked_sub(1)
+                    .and_then(|last| last.checked_sub(back));
+                let index = index.ok_or_else(|| self.malformed("a float that has not come yet"))?;
+                let float = self.floats[index].clone_ref(self.py);
+                self.push(float)?;
+            }
             op::CLONE_LIST => self.clone_list()?,
             op::FREE => self.free()?,
             op::ASSEMBLE => self.assemble()?,
@@ -51,8 +68,11 @@ impl<'py> Machine<'_, 'py, '_> {
     }
 
     fn begin_update(&mut self) -> PyResult<()> {
-        let number = self.reader.number()?;
+        let number = i64::from(self.last_updated).checked_add(self.reader.signed()?);
+        let number = number.and_then(|number| u32::try_from(number).ok());
+        let number = number.ok_or_else(|| self.malformed("a number without an object"))?;
         let obj = self.object_at(number)?.clone_ref(self.py);
+        self.last_updated = number;
         self.mark_updated(number);
         self.push(obj)
     }
@@ -148,12 +168,19 @@ impl<'py> Machine<'_, 'py, '_> {
         let layout = layout.ok_or_else(|| self.malformed("generators of another layout"))?;
         let mut pending = Vec::new();
         let mut number: u64 = 0;
-        for _ in 0..self.reader.varint()? {
-            number = number.saturating_add(self.reader.varint()?);
-            let number =
-                u32::try_from(number).map_err(|_| self.malformed("a number without an object"))?;
-            self.object_at(number)?;
-            pending.push((number, read_change(&mut self.reader)?));
+        let mut left = self.reader.varint()?;
+        while left > 0 {
+            let (distance, change, count) = read_repeated_change(&mut self.reader)?;
+            left = left
+                .checked_sub(count)
+                .ok_or_else(|| self.malformed("more generators than their count"))?;
+            for _ in 0..count {
+                number = number.saturating_add(distance);
+                let number = u32::try_from(number)
+                    .map_err(|_| self.malformed("a number without an object"))?;
+                self.object_at(number)?;
+                pending.push((number, change));
+            }
         }
         for (at, (number, change)) in pending.iter().enumerate() {
             if let Some((ahead, _)) = pending.get(at + prefetch::FAR) {
@@ -225,8 +252,9 @@ impl<'py> Machine<'_, 'py, '_> {
     }
 
     fn free(&mut self) -> PyResult<()> {
+        let mut number: u32 = 0;
         for _ in 0..self.reader.varint()? {
-            let number = self.reader.number()?;
+            number = number.saturating_add(self.reader.number()?);
             self.object_at(number)?;
             let place = &mut self.decoded.objects[number as usize];
             let freed = std::mem::replace(place, self.py.None());

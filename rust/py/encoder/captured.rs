@@ -14,6 +14,7 @@ use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::frames::{Frame, Written};
 use super::{Encoder, Known, State};
+use crate::known_floats::KnownFloats;
 use crate::py::errors::no_memory;
 use crate::py::graph::changes::Piece;
 use crate::py::graph::kind::{kind_of_class, Kind};
@@ -45,6 +46,8 @@ pub struct Shadow {
     pending: FxHashMap<u32, Vec<Piece>>,
     /// In which order they are to be written.
     order: Vec<u32>,
+    /// Number of the latest object whose change was written in this frame.
+    last_updated: u32,
     kinds: FxHashMap<usize, Kind>,
 }
 
@@ -128,7 +131,9 @@ impl Encoder {
     /// Begins a frame; `false` if a class is no longer encoded as it was.
     pub fn begin_frame(&mut self, py: Python<'_>) -> PyResult<bool> {
         self.epoch += 1;
+        self.shadow_mut().last_updated = 0;
         self.output = Output::new(None, usize::MAX);
+        self.output.floats = Some(KnownFloats::default());
         self.state = State::Open;
         for (class, (epoch, known)) in &mut self.plans {
             // SAFETY: `held` owns the classes that have plans.
@@ -433,7 +438,10 @@ impl Encoder {
             self.put_number(op::REF, number);
             return Ok(Written::Yes);
         };
-        self.put_number(op::UPDATE, number);
+        let last = std::mem::replace(&mut shadow.last_updated, number);
+        let buffer = &mut self.output.buffer;
+        buffer.put_byte(op::UPDATE);
+        buffer.put_signed(i64::from(number) - i64::from(last));
         self.begin(Frame::Pieces {
             pieces: pieces.into_iter(),
         })

@@ -72,8 +72,13 @@ impl Encoder {
         let buffer = &mut self.output.buffer;
         if class == &raw mut ffi::PyFloat_Type {
             // SAFETY: `obj` is an exact float.
-            let value = unsafe { ffi::PyFloat_AsDouble(obj.as_ptr()) };
-            buffer.put_short(Short::with_u64(op::FLOAT, value.to_bits()));
+            let bits = unsafe { ffi::PyFloat_AsDouble(obj.as_ptr()) }.to_bits();
+            let known = self.output.floats.as_mut();
+            match known.map(|known| known.look_up(bits)) {
+                None => buffer.put_short(Short::with_u64(op::FLOAT, bits)),
+                Some(None) => buffer.put_short(Short::with_u64(op::NEW_FLOAT, bits)),
+                Some(Some(back)) => buffer.put_short(Short::with_varint(op::FLOAT_AGAIN, back)),
+            }
         } else if class == &raw mut ffi::PyLong_Type {
             let mut overflow = 0;
             // SAFETY: `obj` is an exact int, for which the call does not fail.
@@ -84,6 +89,9 @@ impl Encoder {
             }
             if (0..=op::SMALL_INT_MAX).contains(&value) {
                 buffer.put_short(Short::code(op::SMALL_INT + value as u8));
+            } else if (op::MEDIUM_INT_MIN..=op::MEDIUM_INT_MAX).contains(&value) {
+                let [low, high] = ((value - op::MEDIUM_INT_MIN) as u16).to_le_bytes();
+                buffer.put_short(Short::with_u8(op::MEDIUM_INT + high, low));
             } else if let Ok(value) = i16::try_from(value) {
                 buffer.put_short(Short::with_u16(op::INT_16, value.cast_unsigned()));
             } else if let Ok(value) = i32::try_from(value) {
@@ -174,7 +182,7 @@ impl Encoder {
             let next = self.quick_items(tuple)?;
             if next == tuple.len() {
                 // Nothing was visited that could have completed the tuple itself.
-                self.put(op::TUPLE, next as u64);
+                self.put_completed(op::TUPLE, next as u64);
                 self.number(obj)?;
                 return Ok(Written::Yes);
             }
@@ -300,8 +308,19 @@ impl Encoder {
             self.put_number(op::REF, number);
             return Ok(());
         }
-        self.put(code, count);
+        self.put_completed(code, count);
         self.number(obj)
+    }
+
+    /// Writes what makes a tuple or frozenset of so many objects.
+    fn put_completed(&mut self, code: u8, count: u64) {
+        let last_short = u64::from(op::LAST_SHORT_TUPLE - op::SHORT_TUPLE) + 1;
+        if code == op::TUPLE && (1..=last_short).contains(&count) {
+            let code = op::SHORT_TUPLE + (count - 1) as u8;
+            self.output.buffer.put_byte(code);
+        } else {
+            self.put(code, count);
+        }
     }
 }
 

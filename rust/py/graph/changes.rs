@@ -129,6 +129,11 @@ pub fn list_edits(recorded: &[Py<PyAny>], list: &Bound<'_, PyList>) -> Vec<ListE
         .collect()
 }
 
+/// How many items the edits put into a list.
+pub fn n_inserted(edits: &[ListEdit]) -> usize {
+    edits.iter().map(|edit| edit.inserted.len()).sum()
+}
+
 /// Addresses of what the edits put into a list.
 pub fn inserted_addresses(edits: &[ListEdit]) -> FxHashSet<usize> {
     let items = edits.iter().flat_map(|edit| &edit.inserted);

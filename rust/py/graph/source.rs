@@ -11,8 +11,8 @@ use pyo3::types::{PyBytes, PyDict, PyList, PyString, PyTuple};
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::changes::{
-    apply_list_edits, apply_new_values, inserted_addresses, list_edits, list_pieces, new_values,
-    pieces, value_pieces, ListEdit, NewValue, Piece, Removed,
+    apply_list_edits, apply_new_values, inserted_addresses, list_edits, list_pieces, n_inserted,
+    new_values, pieces, value_pieces, ListEdit, NewValue, Piece, Removed,
 };
 use super::kind::Kind;
 use super::numpy_random::{pickled_state, state};
@@ -23,7 +23,7 @@ use crate::py::numbers::words;
 use crate::py::packed_states::RandomStates;
 use crate::py::prefetch;
 use crate::py::random::RandomLayout;
-use crate::random_states::{put_change, Base, KnownWords, Position};
+use crate::random_states::{self, put_change, Base, KnownWords, Position};
 use crate::wire::{op, Preface, Write};
 
 /// Compared objects per frame between two searches for unreachable ones, so that these cost little
@@ -384,7 +384,8 @@ impl Source {
             return Ok(None);
         }
         self.release(py, encoder);
-        let freed = std::mem::take(&mut self.released);
+        let mut freed = std::mem::take(&mut self.released);
+        freed.sort_unstable();
         encoder.mark_pending();
         encoder.write_pending(py)?;
         for root in roots.iter() {
@@ -394,8 +395,10 @@ impl Source {
             let out = encoder.out();
             out.put_byte(op::FREE);
             out.put_varint(freed.len() as u64);
+            let mut last = 0;
             for number in &freed {
-                out.put_varint(u64::from(*number));
+                out.put_varint(u64::from(number - last));
+                last = *number;
             }
         }
         let frame = encoder.finish_frame(py)?;
@@ -594,11 +597,7 @@ impl Source {
 
 /// New states of generators, in the form in which a frame has them.
 #[derive(Default)]
-struct ChangedRandoms {
-    count: u64,
-    last: u32,
-    changes: Vec<u8>,
-}
+struct ChangedRandoms(random_states::Changes);
 
 impl ChangedRandoms {
     /// Records the state of a generator; `false` if it is not one that can be read. Numbers
@@ -616,12 +615,10 @@ impl ChangedRandoms {
             if !is_moved && record.words.are(words) {
                 return;
             }
-            self.count += 1;
-            self.changes.put_varint(u64::from(number - self.last));
-            self.last = number;
-            let base = Base::Known(&record.words);
-            let has_old_words =
-                put_change(&mut self.changes, base, record.position, words, position);
+            let (base, old) = (Base::Known(&record.words), record.position);
+            let has_old_words = self
+                .0
+                .add(number, |out| put_change(out, base, old, words, position));
             record.position = position;
             if !has_old_words {
                 record.words.replace(words);
@@ -630,11 +627,12 @@ impl ChangedRandoms {
         matches!(visited, Ok(Some(())))
     }
 
-    fn put(&self, out: &mut impl Write) {
-        if self.count > 0 {
+    fn put(self, out: &mut impl Write) {
+        let (count, changes) = self.0.finish();
+        if count > 0 {
             out.put_byte(op::RANDOM_STATES);
-            out.put_varint(self.count);
-            out.put_bytes(&self.changes);
+            out.put_varint(count);
+            out.put_bytes(&changes);
         }
     }
 }
@@ -683,12 +681,14 @@ fn clone_lists(
         let Recorded::List(old_items) = &encoder.shadow().graph.nodes[old as usize].recorded else {
             continue;
         };
-        let common = old_items.iter().zip(list.iter());
-        let common = common.take_while(|(old, new)| old.is(new)).count();
-        if common < MIN_CLONED || common < list.len() / 2 {
+        if list.len() < MIN_CLONED {
             continue;
         }
-        let pieces = list_pieces(py, &list_edits(old_items, list));
+        let edits = list_edits(old_items, list);
+        if n_inserted(&edits) > list.len() / 2 {
+            continue;
+        }
+        let pieces = list_pieces(py, &edits);
         let Some(new_items) = Recorded::capture(Kind::List, new)? else {
             continue;
         };
