@@ -56,7 +56,7 @@ def with_attributes(cls: Any) -> Any:
 @pytest.mark.parametrize(
     "value",
     [None, 5, "text", NotImplemented, Plain, (), property(lambda self: None)],
-    ids=repr,
+    ids=["None", "5", "text", "NotImplemented", "Plain", "()", "property"],
 )
 def test_hooks_that_are_no_functions(new_class: Any, hook: str, value: Any) -> None:
     check(with_attributes(new_class({hook: value})))

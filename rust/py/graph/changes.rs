@@ -170,7 +170,8 @@ pub fn new_values(recorded: &Recorded, obj: &Bound<'_, PyAny>) -> Option<Vec<New
     let dict = match recorded {
         Recorded::Instance(layout, _) => {
             let is_same_class = obj.get_type().is(&layout.class);
-            own_dict(obj).filter(|_| is_same_class && has_simple_keys(layout.names.iter()))?
+            let is_simple = is_same_class && has_simple_keys(layout.names.iter());
+            own_dict(obj).filter(|dict| is_simple && dict.is_exact_instance_of::<PyDict>())?
         }
         Recorded::Dict(items) => {
             let dict = obj.cast_exact::<PyDict>().ok()?;

@@ -55,8 +55,8 @@ pub struct Parts {
     attributes: Items,
     /// List items, keys and values in turn, or elements.
     items: Items,
-    /// `default_factory` of a `defaultdict`.
-    factory: Option<Py<PyAny>>,
+    /// `default_factory` of a `defaultdict`, `maxlen` of a deque.
+    setting: Option<Py<PyAny>>,
 }
 
 impl Anatomy {
@@ -142,11 +142,49 @@ impl Anatomy {
             slots: slots.collect(),
             attributes: attributes.into(),
             items: self.items(obj)?,
-            factory: match self.base {
-                Base::DefaultDict => Some(obj.getattr(intern!(py, "default_factory"))?.unbind()),
-                _ => None,
-            },
+            setting: self.setting(obj)?,
         })
+    }
+
+    /// See [`Parts`]. Whatever the class overrides, it is that of the built-in base.
+    fn setting(&self, obj: &Bound<'_, PyAny>) -> PyResult<Option<Py<PyAny>>> {
+        let py = obj.py();
+        let runtime = Runtime::get(py)?;
+        let (class, name) = match self.base {
+            Base::DefaultDict => (&runtime.default_dict, "default_factory"),
+            Base::Deque => (&runtime.deque, "maxlen"),
+            _ => return Ok(None),
+        };
+        let descriptor = class.bind(py).getattr(name)?;
+        let value = descriptor.call_method1(intern!(py, "__get__"), (obj,))?;
+        Ok(Some(value.unbind()))
+    }
+
+    /// Whether an object has this setting.
+    fn setting_is(&self, obj: &Bound<'_, PyAny>, setting: Option<&Py<PyAny>>) -> bool {
+        let py = obj.py();
+        match (self.setting(obj), setting) {
+            (Ok(Some(now)), Some(then)) => {
+                // A length is another object every time, and an exact integer if it is not None.
+                let is_equal = self.base == Base::Deque && now.bind(py).eq(then).unwrap_or(false);
+                now.is(then) || is_equal
+            }
+            (now, then) => now.is_ok_and(|now| now.is_none()) && then.is_none(),
+        }
+    }
+
+    fn restore_setting(&self, obj: &Bound<'_, PyAny>, setting: &Py<PyAny>) -> PyResult<()> {
+        let py = obj.py();
+        let runtime = Runtime::get(py)?;
+        if self.base == Base::DefaultDict {
+            let class = runtime.default_dict.bind(py);
+            let descriptor = class.getattr(intern!(py, "default_factory"))?;
+            descriptor.call_method1(intern!(py, "__set__"), (obj, setting))?;
+        } else if !self.setting_is(obj, Some(setting)) {
+            let init = self.base_method(py, "__init__")?;
+            init.call1((obj, PyTuple::empty(py), setting))?;
+        }
+        Ok(())
     }
 
     fn dict<'py>(&self, obj: &Bound<'py, PyAny>) -> Option<Bound<'py, PyDict>> {
@@ -208,18 +246,15 @@ impl Anatomy {
             });
         let attributes = &parts.attributes;
         let attributes_are = match self.dict(obj) {
+            Some(dict) if !dict.is_exact_instance_of::<PyDict>() => false,
             Some(dict) => dict_is(&dict, attributes.len() / 2, |at, name, value| {
                 attributes[2 * at].as_ptr() == name && attributes[2 * at + 1].as_ptr() == value
             }),
             None => attributes.is_empty(),
         };
-        let factory_is = parts.factory.as_ref().is_none_or(|factory| {
-            let now = obj.getattr(intern!(py, "default_factory"));
-            now.is_ok_and(|now| now.is(factory))
-        });
         slots_are
             && attributes_are
-            && factory_is
+            && self.setting_is(obj, parts.setting.as_ref())
             && self
                 .items(obj)
                 .is_ok_and(|now| same_items(&now, &parts.items))
@@ -248,11 +283,13 @@ impl Anatomy {
             let attributes = parts.attributes.chunks_exact(2);
             restore_dict(obj, attributes.map(|pair| (&pair[0], &pair[1])), dropped)?;
         }
-        if let Some(factory) = &parts.factory {
-            obj.setattr(intern!(py, "default_factory"), factory)?;
-        }
-        if !same_items(&self.items(obj)?, &parts.items) {
+        if !same_items(&self.items(obj)?, &parts.items)
+            || !self.setting_is(obj, parts.setting.as_ref())
+        {
             dropped.extend(self.items(obj)?);
+            if let Some(setting) = &parts.setting {
+                self.restore_setting(obj, setting)?;
+            }
             self.refill(obj, parts)?;
         }
         Ok(())
@@ -336,7 +373,7 @@ impl Anatomy {
             slots,
             PyTuple::new(py, attributes)?,
             PyTuple::new(py, &parts.items)?,
-            &parts.factory,
+            &parts.setting,
         )
             .into_pyobject(py)
     }
@@ -352,13 +389,13 @@ impl Anatomy {
             Some(items.iter().map(Bound::unbind).collect())
         };
         let value = |name: &Py<PyString>| slots.get_item(name.bind(py)).ok().flatten();
-        let factory = state.get_item(3).ok()?;
+        let setting = state.get_item(3).ok()?;
         let names = self.slots.iter().map(|(name, _)| name);
         Some(Parts {
             slots: names.map(|name| value(name).map(Bound::unbind)).collect(),
             attributes: items(1)?,
             items: items(2)?,
-            factory: (self.base == Base::DefaultDict).then(|| factory.unbind()),
+            setting: matches!(self.base, Base::DefaultDict | Base::Deque).then(|| setting.unbind()),
         })
     }
 }
@@ -375,7 +412,7 @@ impl Parts {
         slots
             .chain(&self.attributes)
             .chain(&self.items)
-            .chain(&self.factory)
+            .chain(&self.setting)
     }
 }
 

@@ -279,6 +279,7 @@ impl Recorded {
                     return false;
                 }
                 match own_dict(obj) {
+                    Some(dict) if !dict.is_exact_instance_of::<PyDict>() => false,
                     Some(dict) => dict_is(&dict, values.len(), |at, name, value| {
                         layout.names[at].as_ptr() == name && values[at].as_ptr() == value
                     }),
@@ -364,8 +365,9 @@ pub fn restore_dict<'a>(
         return Ok(());
     };
     dropped.extend(dict_items(&dict));
-    // Another instance, or anything else, may have been made to share the dict.
-    let dict = if is_only_owner(&dict) {
+    // Another instance, or anything else, may have been made to share the dict, or it is of a
+    // subclass.
+    let dict = if is_only_owner(&dict) && dict.is_exact_instance_of::<PyDict>() {
         dict
     } else {
         dropped.push(dict.into_any().unbind());

@@ -90,7 +90,7 @@ def use_process_model(agent: Any, markets: list[Market]) -> None:
 
 
 def report_open_files(agent: Any, markets: list[Market]) -> None:
-    agent.open_files.append(len(os.listdir("/proc/self/fd")))
+    agent.open_files.append((os.getpid(), len(os.listdir("/proc/self/fd"))))
 
 
 def report_memory(agent: Any, markets: list[Market]) -> None:
