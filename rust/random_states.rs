@@ -6,6 +6,11 @@
 //! step, and agents created together twist in the same step.
 
 use crate::error::{DecodeError, Result};
+use std::collections::hash_map::RandomState;
+use std::hash::{BuildHasher, Hasher};
+use std::sync::OnceLock;
+
+use twox_hash::xxhash3_128::DEFAULT_SECRET_LENGTH as SECRET_LEN;
 use twox_hash::XxHash3_128;
 
 use crate::mersenne::{self, STATE_LEN, WORDS};
@@ -41,6 +46,21 @@ fn head(words: &[u8; STATE_LEN]) -> [u8; HEAD] {
         .expect("a state is longer than its head")
 }
 
+/// Hashes words with a key of this process, so that nobody can make up words with the same digest.
+fn digest(words: &[u8; STATE_LEN]) -> u128 {
+    static SECRET: OnceLock<[u8; SECRET_LEN]> = OnceLock::new();
+    let secret = SECRET.get_or_init(|| {
+        let mut secret = [0; SECRET_LEN];
+        for part in secret.chunks_mut(8) {
+            // The keys of a hasher are random, and differ from one to the next.
+            let random = RandomState::new().build_hasher().finish().to_le_bytes();
+            part.copy_from_slice(&random[..part.len()]);
+        }
+        secret
+    });
+    XxHash3_128::oneshot_with_secret(secret, words).expect("the secret is long enough")
+}
+
 /// Words that later ones are compared with.
 ///
 /// A simulation has thousands of generators with 2.5 kB of words each, more than the caches hold,
@@ -55,24 +75,28 @@ pub struct KnownWords {
 impl KnownWords {
     pub fn new(words: &[u8; STATE_LEN]) -> Self {
         KnownWords {
-            digest: XxHash3_128::oneshot(words),
+            digest: digest(words),
             head: head(words),
             words: Box::new(*words),
         }
     }
 
     pub fn are(&self, words: &[u8; STATE_LEN]) -> bool {
-        XxHash3_128::oneshot(words) == self.digest
+        digest(words) == self.digest
     }
 
     pub fn replace(&mut self, words: &[u8; STATE_LEN]) {
-        self.digest = XxHash3_128::oneshot(words);
+        self.digest = digest(words);
         self.head = head(words);
         *self.words = *words;
     }
 
     pub fn bytes(&self) -> &[u8; STATE_LEN] {
         &self.words
+    }
+
+    pub fn head(&self) -> &[u8; HEAD] {
+        &self.head
     }
 }
 
@@ -91,14 +115,7 @@ impl<'a> Base<'a> {
         }
     }
 
-    pub fn head(self) -> [u8; HEAD] {
-        match self {
-            Base::Bytes(words) => head(words),
-            Base::Known(known) => known.head,
-        }
-    }
-
-    fn are(self, words: &[u8; STATE_LEN]) -> bool {
+    pub fn are(self, words: &[u8; STATE_LEN]) -> bool {
         match self {
             Base::Bytes(base) => base == words,
             Base::Known(known) => known.are(words),

@@ -205,12 +205,20 @@ class Source:
             numbers: their numbers (little-endian ``uint32``).
             name: name of the attribute.
         """
-    def random_states(self, packed: Buffer, agents: Buffer, /) -> RandomStates:
+    def prngs_of(self, agents: Buffer, /) -> bytes:
+        """Numbers of what agents have as ``prng`` in the latest frame (little-endian ``uint32``).
+
+        0xFFFFFFFF if it is not a native ``random.Random``, or not an entry of the ``__dict__``.
+
+        Args:
+            agents: numbers of the agents (little-endian ``uint32``).
+        """
+    def random_states(self, packed: Buffer, prngs: Buffer, /) -> RandomStates:
         """Unpack what :meth:`Replica.random_state_packer` of the latest frame has packed.
 
         Args:
             packed: the packed states.
-            agents: numbers of the agents, as given to that method.
+            prngs: the same numbers in the same order.
 
         Raises:
             SnapshotDecodeError: ``packed`` is damaged or does not fit.
@@ -262,12 +270,11 @@ class Replica:
         """As :meth:`Source.numbers_of`; counterparts have the same numbers."""
     def objects(self, numbers: Buffer, /) -> list[Any]:
         """As :meth:`Source.objects`."""
-    def random_state_packer(self, agents: Buffer, /) -> RandomStatePacker:
+    def random_state_packer(self, prngs: Buffer, /) -> RandomStatePacker:
         """A packer of generators' states relative to those at the latest frame.
 
         Args:
-            agents: numbers of the agents (little-endian ``uint32``) whose attribute ``prng`` is
-                packed, in this order.
+            prngs: from :meth:`Source.prngs_of`, in the order of packing.
         """
     def owns_any(self, objs: Iterable[object], /) -> bool:
         """Whether any of ``objs`` is part of the copy, immutable objects apart."""

@@ -116,11 +116,16 @@ class ResultsOfReplica:
         return encode_answers(answers, known, foreign)._replace(references=numbers)
 
     def _encode_simple(self, answers: Sequence[Answer]) -> Encoded | None:
+        lists: list[Any] = []
         orders: list[Any] = []
         for answer in answers:
             if type(answer.orders) is not list or answer.state is not None or answer.present:
                 return None
+            lists.append(answer.orders)
             orders += answer.orders
+        # Whatever occurs twice would be counted once.
+        if len({*map(id, lists), *map(id, orders)}) != len(lists) + len(orders):
+            return None
         try:
             queues = [
                 book.priority_queue
@@ -130,7 +135,7 @@ class ResultsOfReplica:
             is_unchanged = self._replica.are_unchanged(queues)
         except Exception:  # agents can do anything to the replica
             return None
-        if not is_unchanged or self._replica.owns_any(orders):
+        if not is_unchanged or self._replica.owns_any([*lists, *orders]):
             return None
         encoder = Encoder(CONSTANTS, (), library_reducers())
         encoded = _encode(encoder, answers)

@@ -180,6 +180,7 @@ class Task:
     Args:
         frame: snapshot of the simulation, or the frames that lead to it.
         agents: numbers of the agents in the snapshot, little-endian ``uint32``.
+        prngs: numbers of their generators, if these are kept in a replica.
         names: names in ``synced_attributes`` by position in the chunk.
         initialization: what has to be done on the worker first, if anything; see
             :func:`_initialize`.
@@ -192,6 +193,7 @@ class Task:
         "initialization",
         "names",
         "owns_process",
+        "prngs",
         "replica",
         "rollback",
     )
@@ -200,12 +202,14 @@ class Task:
         self,
         frame: Frame | Chain,
         agents: bytes,
+        prngs: bytes,
         names: Mapping[int, tuple[str, ...]],
         initialization: bytes | Initialization | None,
         owns_process: bool,
     ) -> None:
         self.frame = frame
         self.agents = agents
+        self.prngs = prngs
         self.names = names
         self.initialization = initialization
         self.owns_process = owns_process
@@ -217,6 +221,7 @@ class Task:
         return Task, (
             self.frame,
             self.agents,
+            self.prngs,
             self.names,
             self.initialization,
             self.owns_process,
@@ -345,7 +350,7 @@ def _run_on_replica(task: Task, chain: Chain) -> Result:
     simulator, markets, *_ = replica.roots
     agents = replica.objects(task.agents)
     results = ResultsOfReplica(replica, simulator, has_listed_values=bool(task.names))
-    with contextlib.closing(replica.random_state_packer(task.agents)) as packer:
+    with contextlib.closing(replica.random_state_packer(task.prngs)) as packer:
         watch = Watch(agents, packer, replica, task.agents)
         return _ask_agents(task, agents, markets, watch, packer, results.encode)
 

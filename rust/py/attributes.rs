@@ -12,7 +12,7 @@ use rustc_hash::FxHashMap;
 use super::prefetch;
 use super::random::instance_dict;
 use super::runtime::Runtime;
-use super::types::{is_plain, lookup};
+use super::types::has_no_attribute;
 
 /// Keys that were added, deleted or assigned another object.
 #[pyfunction]
@@ -67,7 +67,7 @@ pub fn positions_with(
         let has_only_own = match classes.get(&(class.as_ptr() as usize)) {
             Some((_, has_only_own)) => *has_only_own,
             None => {
-                let has_only_own = is_plain(&class)? && lookup(&class, name.to_str()?)?.is_none();
+                let has_only_own = has_no_attribute(&class, name.to_str()?)?;
                 classes.insert(class.as_ptr() as usize, (class, has_only_own));
                 has_only_own
             }

@@ -10,6 +10,14 @@ pub const NO_NUMBER: u32 = u32::MAX;
 /// Stands for a generator without a place in the snapshot.
 pub const NO_OFFSET: u64 = u64::MAX;
 
+/// Reads numbers of objects (little-endian uint32), `None` for [`NO_NUMBER`].
+pub fn numbers_or_none(data: &Bound<'_, PyAny>) -> PyResult<Vec<Option<u32>>> {
+    let numbers = words::<4>(data)?.into_iter().map(u32::from_le_bytes);
+    Ok(numbers
+        .map(|number| (number != NO_NUMBER).then_some(number))
+        .collect())
+}
+
 /// Reads an array of little-endian words of `N` bytes.
 pub fn words<const N: usize>(data: &Bound<'_, PyAny>) -> PyResult<Vec<[u8; N]>> {
     let buffer = Buffer::get(data)?;

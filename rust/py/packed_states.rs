@@ -254,15 +254,14 @@ impl RandomStates {
         if !layout.has_class_setstate(prng)? {
             return Ok(false);
         }
-        if let Bases::Source(source, numbers) = &self.bases {
-            if let Some(Some(number)) = numbers.get(index) {
-                source.try_borrow(py)?.disturb(*number);
-            }
+        if let Bases::Source(source, _) = &self.bases {
+            source.try_borrow(py)?.disturb(prng);
         }
         if let Some(Some((Origin::Twists(0), position))) = self.states.get(index) {
-            if self.with_base(py, index, |base| {
-                Ok(layout.seems_to_have(prng, &base.head()))
-            })? {
+            let has_base = self.with_base(py, index, |base| {
+                layout.read(prng, |_, words| base.are(words))
+            })?;
+            if has_base == Some(true) {
                 layout.write_position(prng, *position)?;
                 return Ok(true);
             }

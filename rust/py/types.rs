@@ -273,6 +273,17 @@ fn inherits(class: &Bound<'_, PyType>, object: &Bound<'_, PyType>, name: &str) -
     })
 }
 
+/// Whether instances of a class have an attribute only if it is in their `__dict__`.
+pub fn has_no_attribute(class: &Bound<'_, PyType>, name: &str) -> PyResult<bool> {
+    // A metaclass can hide from a look at the class what instances find.
+    let class_of_classes = class.py().get_type::<PyType>();
+    Ok(
+        inherits(&class.get_type(), &class_of_classes, "__getattribute__")?
+            && is_plain(class)?
+            && lookup(class, name)?.is_none(),
+    )
+}
+
 /// Whether a class was made at run time, as those of `class` statements are.
 pub fn is_heap_type(class: &Bound<'_, PyType>) -> bool {
     // SAFETY: `class` is a live type.

@@ -582,9 +582,14 @@ class MultiProcessAgentParallelRunner(_PamsProcessRunner):
             positions = range(start, start + len(chunk))
             start = positions.stop
             if chunk:
-                numbers = batch.snapshot.numbers_at(positions)
-                names = batch.names_at(positions)
-                task = Task(batch.snapshot.frame, numbers, names, initialization, owns_process)
+                task = Task(
+                    batch.snapshot.frame,
+                    batch.snapshot.numbers_at(positions),
+                    batch.snapshot.prngs_at(positions),
+                    batch.names_at(positions),
+                    initialization,
+                    owns_process,
+                )
                 tasks.append((task, positions))
         return tasks
 
@@ -625,7 +630,8 @@ class MultiProcessAgentParallelRunner(_PamsProcessRunner):
         """Update the agents of a chunk one after the other, as far as their orders are valid."""
         if self._is_overridden("_receive_orders_from_worker"):
             receive_orders = self._receive_orders_from_worker
-        elif answer.names:
+        elif self._asked_names:
+            # Setters of listed attributes are the user's code, and can reach any agent.
             receive_orders = None
         else:
             self._receive_from_silent_and_submitting(session, answer, submitted)

@@ -53,6 +53,9 @@ class Snapshot(Protocol):
     def numbers_at(self, positions: range) -> bytes:
         """Numbers of the batch's agents at ``positions``."""
 
+    def prngs_at(self, positions: range) -> bytes:
+        """Numbers of the generators of the batch's agents at ``positions``, if needed."""
+
     def positions_with(self, name: str) -> list[int]:
         """Positions of the batch's agents that may have the attribute ``name``."""
 
@@ -108,6 +111,10 @@ class FullSnapshot:
     def numbers_at(self, positions: range) -> bytes:
         """Numbers of the batch's agents at ``positions``."""
         return _part(self._agent_numbers, positions, _NUMBER_SIZE)
+
+    def prngs_at(self, positions: range) -> bytes:
+        """None are needed: the worker finds the states in the snapshot."""
+        return b""
 
     def positions_with(self, name: str) -> list[int]:
         """Positions of the batch's agents that may have the attribute ``name``."""
@@ -177,6 +184,7 @@ class DeltaSnapshot:
     def __init__(self, source: Source, frame: bytes, chain: Chain, numbers: bytes) -> None:
         self._source = source
         self._agent_numbers = numbers
+        self._prng_numbers = source.prngs_of(numbers)
         self.frame = chain
         self.n_bytes = len(frame)
         self.kind = "keyframe" if source.is_keyframe else "delta"
@@ -185,6 +193,10 @@ class DeltaSnapshot:
     def numbers_at(self, positions: range) -> bytes:
         """Numbers of the batch's agents at ``positions``."""
         return _part(self._agent_numbers, positions, _NUMBER_SIZE)
+
+    def prngs_at(self, positions: range) -> bytes:
+        """Numbers of the generators of the batch's agents at ``positions``."""
+        return _part(self._prng_numbers, positions, _NUMBER_SIZE)
 
     def positions_with(self, name: str) -> list[int]:
         """Positions of the batch's agents that may have the attribute ``name``."""
@@ -196,7 +208,7 @@ class DeltaSnapshot:
         if result.positions:
             known = self._source.objects(result.references)
             roots = Decoder(result.data, (*CONSTANTS, *known)).roots
-        states = self._source.random_states(result.states, self.numbers_at(positions))
+        states = self._source.random_states(result.states, self.prngs_at(positions))
         self._states.append(states)
         return roots, states
 

@@ -17,7 +17,7 @@ use pyo3::types::{
 
 use super::recorded::{
     dict_is, for_each_item, list_items, own_dict, restore_dict, same_items, set_generically,
-    set_items, Items,
+    set_items, Dicts, Items,
 };
 use crate::py::errors::status;
 use crate::py::runtime::Runtime;
@@ -230,7 +230,7 @@ impl Anatomy {
     }
 
     /// Whether an object still consists of these parts.
-    pub fn is_still(&self, obj: &Bound<'_, PyAny>, parts: &Parts) -> bool {
+    pub fn is_still(&self, obj: &Bound<'_, PyAny>, parts: &Parts, dicts: Dicts) -> bool {
         let py = obj.py();
         if !obj.get_type().is(&self.class) {
             return false;
@@ -246,7 +246,7 @@ impl Anatomy {
             });
         let attributes = &parts.attributes;
         let attributes_are = match self.dict(obj) {
-            Some(dict) if !dict.is_exact_instance_of::<PyDict>() => false,
+            Some(dict) if !dicts.allow(&dict) => false,
             Some(dict) => dict_is(&dict, attributes.len() / 2, |at, name, value| {
                 attributes[2 * at].as_ptr() == name && attributes[2 * at + 1].as_ptr() == value
             }),

@@ -182,35 +182,58 @@ impl Graph {
     }
 
     /// Numbers of the generators of agents, as recorded: of what they have as `prng`.
+    ///
+    /// `None` for an agent with another kind of attribute or generator.
     pub fn prngs_of(
         &self,
+        py: Python<'_>,
         agents: &[u32],
         number_at: impl Fn(usize) -> Option<u32>,
-    ) -> Vec<Option<u32>> {
+    ) -> PyResult<Vec<Option<u32>>> {
+        // Whether it is the attribute in the `__dict__` that counts, by layout.
+        let mut layouts: FxHashMap<*const Layout, bool> = FxHashMap::default();
         // Agents were mostly numbered alike: the number of the one before, counted from its agent,
         // is right for the next one, too, and that is quickly made sure of.
         let mut distance = 0;
-        let find = |(at, agent): (usize, &u32)| {
+        let is_generator = |number: u32| {
+            let node = self.nodes.get(number as usize);
+            node.is_some_and(|node| matches!(node.recorded, Recorded::Random(_)))
+        };
+        let mut numbers = Vec::with_capacity(agents.len());
+        for (at, agent) in agents.iter().enumerate() {
             if let Some(ahead) = agents.get(at + prefetch::FAR) {
                 self.prefetch_node(*ahead);
                 self.prefetch_node(ahead.wrapping_add(distance));
             }
-            let node = self.nodes.get(*agent as usize)?;
-            let Recorded::Instance(layout, values) = &node.recorded else {
-                return None;
+            let node = self.nodes.get(*agent as usize);
+            let Some(Recorded::Instance(layout, values)) = node.map(|node| &node.recorded) else {
+                numbers.push(None);
+                continue;
             };
-            let prng = values.get(layout.prng?)?;
-            let guess = agent.wrapping_add(distance);
-            let guessed = self.nodes.get(guess as usize);
-            let guessed = guessed.and_then(|node| node.obj.as_ref());
-            if guessed.is_some_and(|obj| obj.is(prng)) {
-                return Some(guess);
+            let has_own = match layouts.get(&Arc::as_ptr(layout)) {
+                Some(has_own) => *has_own,
+                None => {
+                    let has_own = layout.has_own_prng(py)?;
+                    layouts.insert(Arc::as_ptr(layout), has_own);
+                    has_own
+                }
+            };
+            let prng = layout.prng.and_then(|place| values.get(place));
+            let number = prng.filter(|_| has_own).and_then(|prng| {
+                let guess = agent.wrapping_add(distance);
+                let guessed = self.nodes.get(guess as usize);
+                let guessed = guessed.and_then(|node| node.obj.as_ref());
+                if guessed.is_some_and(|obj| obj.is(prng)) {
+                    return Some(guess);
+                }
+                number_at(prng.as_ptr() as usize)
+            });
+            if let Some(number) = number {
+                distance = number.wrapping_sub(*agent);
             }
-            let number = number_at(prng.as_ptr() as usize)?;
-            distance = number.wrapping_sub(*agent);
-            Some(number)
-        };
-        agents.iter().enumerate().map(find).collect()
+            numbers.push(number.filter(|number| is_generator(*number)));
+        }
+        Ok(numbers)
     }
 
     /// Records new word indices of generators, by number.

@@ -17,7 +17,7 @@ use crate::py::encoder::Fingerprint;
 use crate::py::errors::status;
 use crate::py::random::instance_dict;
 use crate::py::runtime::Runtime;
-use crate::py::types::{is_plain, lookup};
+use crate::py::types::{has_no_attribute, lookup, slot};
 use crate::random_states::{KnownWords, Position};
 
 /// Objects that an object consists of, by identity.
@@ -49,12 +49,20 @@ impl Layout {
         same_items(&self.names, names)
     }
 
+    /// Whether `prng` of an instance is the entry of its `__dict__`, if there is one.
+    pub fn has_own_prng(&self, py: Python<'_>) -> PyResult<bool> {
+        let found = lookup(self.class.bind(py), "prng")?;
+        Ok(found.is_none_or(|found| {
+            slot(found.get_type().as_type_ptr(), ffi::Py_tp_descr_set).is_null()
+        }))
+    }
+
     /// Whether instances certainly have no attribute with this name, neither of their own nor
     /// from their class.
     pub fn lacks(&self, name: &Bound<'_, PyString>) -> PyResult<bool> {
         let (py, name) = (name.py(), name.to_str()?);
         let class = self.class.bind(py);
-        if !is_plain(class)? || lookup(class, name)?.is_some() {
+        if !has_no_attribute(class, name)? {
             return Ok(false);
         }
         let is_another = |own: &Py<PyAny>| {
@@ -74,6 +82,22 @@ fn are_settled<'a>(keys: impl Iterator<Item = &'a Py<PyAny>> + Clone) -> bool {
 pub struct RandomRecord {
     pub position: Position,
     pub words: KnownWords,
+}
+
+/// Which `__dict__` an instance may have to be as recorded.
+#[derive(Clone, Copy, PartialEq)]
+pub enum Dicts {
+    /// Any exact dict: a user's instances can share one.
+    Any,
+    /// One that nobody else refers to, as each instance of a replica has.
+    Own,
+}
+
+impl Dicts {
+    /// Whether an instance may have this dict, to which the caller has the only other reference.
+    pub fn allow(self, dict: &Bound<'_, PyDict>) -> bool {
+        dict.is_exact_instance_of::<PyDict>() && (self == Dicts::Any || is_only_owner(dict))
+    }
 }
 
 /// What an object consisted of when it was recorded.
@@ -248,7 +272,7 @@ impl Recorded {
 
     /// Whether an object still consists of what is recorded. Runs no Python code, apart from
     /// what the garbage collector may run on Python 3.11 and older.
-    pub fn is_still(&self, obj: &Bound<'_, PyAny>) -> bool {
+    pub fn is_still(&self, obj: &Bound<'_, PyAny>, dicts: Dicts) -> bool {
         match self {
             Recorded::Leaf
             | Recorded::NumpyRandom(_)
@@ -279,7 +303,7 @@ impl Recorded {
                     return false;
                 }
                 match own_dict(obj) {
-                    Some(dict) if !dict.is_exact_instance_of::<PyDict>() => false,
+                    Some(dict) if !dicts.allow(&dict) => false,
                     Some(dict) => dict_is(&dict, values.len(), |at, name, value| {
                         layout.names[at].as_ptr() == name && values[at].as_ptr() == value
                     }),
@@ -287,7 +311,7 @@ impl Recorded {
                 }
             }
             Recorded::Random(record) => random_is(obj, record),
-            Recorded::Composite(anatomy, parts) => anatomy.is_still(obj, parts),
+            Recorded::Composite(anatomy, parts) => anatomy.is_still(obj, parts, dicts),
         }
     }
 
@@ -334,7 +358,7 @@ impl Recorded {
                 if !layout.is_exact(obj) {
                     return Ok(false);
                 }
-                let dict = own_dict(obj).filter(is_only_owner);
+                let dict = own_dict(obj).filter(|dict| Dicts::Own.allow(dict));
                 let same_words = layout.read(obj, |_, words| record.words.are(words))?;
                 match (&dict, same_words) {
                     (Some(_), Some(true)) => layout.write_position(obj, record.position)?,
@@ -351,7 +375,7 @@ impl Recorded {
             }
         }
         // Sets may come back in another order, and keys of the user's may no longer be found.
-        Ok(self.is_still(obj))
+        Ok(self.is_still(obj, Dicts::Own))
     }
 }
 
@@ -367,7 +391,7 @@ pub fn restore_dict<'a>(
     dropped.extend(dict_items(&dict));
     // Another instance, or anything else, may have been made to share the dict, or it is of a
     // subclass.
-    let dict = if is_only_owner(&dict) && dict.is_exact_instance_of::<PyDict>() {
+    let dict = if Dicts::Own.allow(&dict) {
         dict
     } else {
         dropped.push(dict.into_any().unbind());
@@ -409,7 +433,7 @@ pub fn reference_count(obj: &Bound<'_, PyAny>) -> ffi::Py_ssize_t {
 }
 
 /// Whether nobody but its instance refers to a dict (and the caller, once).
-pub fn is_only_owner(dict: &Bound<'_, PyDict>) -> bool {
+fn is_only_owner(dict: &Bound<'_, PyDict>) -> bool {
     reference_count(dict.as_any()) <= 2
 }
 

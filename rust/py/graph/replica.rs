@@ -1,6 +1,6 @@
 //! The side of the copy: applying frames, and undoing what has been done to the copy since.
 
-use pyo3::exceptions::PyException;
+use pyo3::exceptions::{PyException, PyRuntimeError};
 use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::{
@@ -13,18 +13,18 @@ use super::array::form_hash;
 use super::changes::{apply_list_edits, apply_new_values, list_edits, new_values};
 use super::kind::{has_stable_hash, kind_of_class, Kind};
 use super::numpy_random::pickled_state;
-use super::recorded::{is_only_owner, own_dict, RandomRecord, Recorded};
+use super::recorded::{own_dict, Dicts, RandomRecord, Recorded};
 use super::Graph;
 use crate::error::DecodeError;
 use crate::py::buffer::Buffer;
 use crate::py::decoder::{update, Changes, Decoded};
 use crate::py::encoder::{Encoder, Fingerprint};
-use crate::py::numbers::words;
+use crate::py::numbers::numbers_or_none;
 use crate::py::packed_states::RandomStatePacker;
 use crate::py::prefetch;
 use crate::py::random::RandomLayout;
 use crate::py::runtime::Runtime;
-use crate::py::types::is_plain;
+use crate::py::types::{is_plain, lookup};
 use crate::random_states::KnownWords;
 use crate::wire::{self, Preface, Reader};
 
@@ -108,7 +108,13 @@ impl Replica {
             let reducers = self.reducers.as_ref().map(|reducers| reducers.bind(py));
             contents.encoder = Some(Encoder::for_fingerprints(py, &self.externals, reducers)?);
         }
-        contents.take_up(py, changes)?;
+        let has_finalizers = contents.take_up(py, changes)?;
+        // Finalizers of what was dropped may have changed the rest.
+        if has_finalizers && !contents.roll_back(py)? {
+            return Err(PyRuntimeError::new_err(
+                "the finalizer of an object that was dropped has changed the copy for good",
+            ));
+        }
         self.contents = contents;
         self.latest = Some(preface);
         Ok(())
@@ -171,20 +177,13 @@ impl Replica {
         self.contents.decoded.objects_at(py, numbers)
     }
 
-    /// A packer of the states of these agents' generators, relative to the latest frame.
-    #[pyo3(signature = (agents, /))]
+    /// A packer of the states of generators (by number), relative to the latest frame.
+    #[pyo3(signature = (prngs, /))]
     fn random_state_packer(
         this: &Bound<'_, Self>,
-        agents: &Bound<'_, PyAny>,
+        prngs: &Bound<'_, PyAny>,
     ) -> PyResult<RandomStatePacker> {
-        let numbers = {
-            let replica = this.try_borrow()?;
-            let contents = &replica.contents;
-            let number_at = |address| contents.encoder.as_ref()?.number_at(address);
-            let agents = words::<4>(agents)?.into_iter().map(u32::from_le_bytes);
-            let agents: Vec<u32> = agents.collect();
-            contents.graph.prngs_of(&agents, number_at)
-        };
+        let numbers = numbers_or_none(prngs)?;
         Ok(RandomStatePacker::for_replica(
             this.clone().unbind(),
             numbers,
@@ -243,13 +242,26 @@ fn restore_random(
 ) -> Option<bool> {
     let read = layout.read(prng, |now, words| record.words.are(words).then_some(now));
     let now = read.ok()???;
+    own_dict(prng).filter(|dict| Dicts::Own.allow(dict))?;
     if now.index == record.position.index && now.has_gauss_of(record.position) {
         return Some(false);
     }
-    // Another instance may have been made to share the dict.
-    own_dict(prng).filter(is_only_owner)?;
     layout.write_position(prng, record.position).ok()?;
     Some(true)
+}
+
+/// Whether the class of any of these objects has a finalizer.
+fn any_has_finalizer<'a, 'py: 'a>(
+    objs: impl Iterator<Item = &'a Bound<'py, PyAny>>,
+) -> PyResult<bool> {
+    let mut known = FxHashSet::default();
+    for obj in objs {
+        let class = obj.get_type();
+        if known.insert(class.as_ptr() as usize) && lookup(&class, "__del__")?.is_some() {
+            return Ok(true);
+        }
+    }
+    Ok(false)
 }
 
 fn is_unsettled_frozenset(obj: &Bound<'_, PyAny>) -> bool {
@@ -276,7 +288,7 @@ impl Replica {
         node.is_some_and(|node| {
             matches!(node.recorded, Recorded::Instance(..))
                 && node.obj.as_ref().is_some_and(|own| own.is(obj))
-                && node.recorded.is_still(obj)
+                && node.recorded.is_still(obj, Dicts::Any)
         })
     }
 
@@ -314,12 +326,16 @@ impl Contents {
         let number_at = |encoder: &Encoder| encoder.number_at(obj.as_ptr() as usize);
         let number = self.encoder.as_ref().and_then(number_at);
         let node = number.and_then(|number| self.graph.nodes.get(number as usize));
-        node.is_some_and(|node| node.recorded.is_compared() && node.recorded.is_still(obj))
+        node.is_some_and(|node| {
+            node.recorded.is_compared() && node.recorded.is_still(obj, Dicts::Any)
+        })
     }
 
-    /// Records what a frame has changed.
-    fn take_up(&mut self, py: Python<'_>, changes: Changes) -> PyResult<()> {
+    /// Records what a frame has changed; returns whether what was dropped has finalizers.
+    fn take_up(&mut self, py: Python<'_>, changes: Changes) -> PyResult<bool> {
         self.numbers = None;
+        let freed = changes.freed.iter().map(|(_, obj)| obj.bind(py));
+        let has_finalizers = any_has_finalizer(freed)?;
         for (number, obj) in &changes.freed {
             self.opaque.remove(number);
             if let Some(encoder) = &mut self.encoder {
@@ -371,7 +387,7 @@ impl Contents {
             self.graph.insert(number, Some(obj.unbind()), recorded);
         }
         if self.graph.is_untrackable {
-            return Ok(());
+            return Ok(false);
         }
         self.graph.move_randoms(&changes.moved);
         let runtime = Runtime::get(py)?;
@@ -420,7 +436,7 @@ impl Contents {
                 self.opaque.insert(number);
             }
         }
-        Ok(())
+        Ok(has_finalizers)
     }
 
     fn kind_of(&mut self, obj: &Bound<'_, PyAny>) -> PyResult<Kind> {
@@ -464,11 +480,13 @@ impl Contents {
         let mut is_undone = false;
         for round in 0.. {
             let mut is_any_random_restored = false;
-            let changed = self.graph.changed(py, |layout, _, prng, record| {
-                let restored = restore_random(layout, prng, record);
-                is_any_random_restored |= restored == Some(true);
-                restored.is_some()
-            })?;
+            let changed = self
+                .graph
+                .changed(py, Dicts::Own, |layout, _, prng, record| {
+                    let restored = restore_random(layout, prng, record);
+                    is_any_random_restored |= restored == Some(true);
+                    restored.is_some()
+                })?;
             is_undone |= is_any_random_restored;
             if changed.is_empty() {
                 break;
@@ -500,9 +518,11 @@ impl Contents {
                     node.recorded.refill(obj.bind(py))?;
                 }
             }
-            let changed = self.graph.changed(py, |layout, _, prng, record| {
-                matches!(restore_random(layout, prng, record), Some(false))
-            })?;
+            let changed = self
+                .graph
+                .changed(py, Dicts::Own, |layout, _, prng, record| {
+                    matches!(restore_random(layout, prng, record), Some(false))
+                })?;
             if !changed.is_empty() {
                 return Ok(false);
             }

@@ -8,7 +8,7 @@
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList};
 
-use super::recorded::{own_dict, RandomRecord, Recorded};
+use super::recorded::{own_dict, Dicts, RandomRecord, Recorded};
 use super::Graph;
 use crate::py::prefetch::{prefetch, prefetch_range};
 use crate::py::random::RandomLayout;
@@ -77,6 +77,7 @@ impl Graph {
     pub fn changed(
         &mut self,
         py: Python<'_>,
+        dicts: Dicts,
         mut visit: impl FnMut(&RandomLayout, u32, &Bound<'_, PyAny>, &mut RandomRecord) -> bool,
     ) -> PyResult<Vec<u32>> {
         let runtime = Runtime::get(py)?;
@@ -100,7 +101,7 @@ impl Graph {
                 (Recorded::Random(record), Some(layout)) => {
                     layout.is_exact(obj) && visit(layout, number, obj, record)
                 }
-                (recorded, _) => recorded.is_still(obj),
+                (recorded, _) => recorded.is_still(obj, dicts),
             };
             if !is_right {
                 changed.push(number);

@@ -17,9 +17,9 @@ use super::changes::{
 use super::kind::Kind;
 use super::numpy_random::{pickled_state, state};
 use super::reach::unreachable;
-use super::recorded::{reference_count, Layout, RandomRecord, Recorded};
+use super::recorded::{reference_count, Dicts, Layout, RandomRecord, Recorded};
 use crate::py::encoder::{Encoder, RootNames};
-use crate::py::numbers::words;
+use crate::py::numbers::{numbers_or_none, words, NO_NUMBER};
 use crate::py::packed_states::RandomStates;
 use crate::py::prefetch;
 use crate::py::random::RandomLayout;
@@ -169,22 +169,32 @@ impl Source {
         super::objects_at(py, numbers, |number| shadow.graph.object(number))
     }
 
-    /// Unpack the states of agents' generators, packed by a replica at the latest frame.
-    #[pyo3(signature = (packed, agents, /))]
+    /// Numbers of the generators of agents (by number, both little-endian uint32).
+    #[pyo3(signature = (agents, /))]
+    fn prngs_of<'py>(
+        &self,
+        py: Python<'py>,
+        agents: &Bound<'py, PyAny>,
+    ) -> PyResult<Bound<'py, PyBytes>> {
+        let encoder = self.latest()?;
+        let agents = words::<4>(agents)?.into_iter().map(u32::from_le_bytes);
+        let agents: Vec<u32> = agents.collect();
+        let graph = &encoder.shadow().graph;
+        let prngs = graph.prngs_of(py, &agents, |at| encoder.number_at(at))?;
+        let bytes = prngs
+            .iter()
+            .flat_map(|number| number.unwrap_or(NO_NUMBER).to_le_bytes());
+        Ok(PyBytes::new(py, &bytes.collect::<Vec<u8>>()))
+    }
+
+    /// Unpack the states of generators, packed by a replica at the latest frame.
+    #[pyo3(signature = (packed, prngs, /))]
     fn random_states(
         this: &Bound<'_, Self>,
         packed: &Bound<'_, PyAny>,
-        agents: &Bound<'_, PyAny>,
+        prngs: &Bound<'_, PyAny>,
     ) -> PyResult<RandomStates> {
-        let numbers = {
-            let source = this.try_borrow()?;
-            let encoder = source.latest()?;
-            let agents = words::<4>(agents)?.into_iter().map(u32::from_le_bytes);
-            let agents: Vec<u32> = agents.collect();
-            let graph = &encoder.shadow().graph;
-            graph.prngs_of(&agents, |at| encoder.number_at(at))
-        };
-        RandomStates::for_source(packed, this.clone().unbind(), numbers)
+        RandomStates::for_source(packed, this.clone().unbind(), numbers_or_none(prngs)?)
     }
 
     /// Positions of the objects with these numbers (little-endian uint32) that may have an
@@ -267,7 +277,7 @@ impl Source {
             };
             let is_left_alone = !disturbed.contains(&number)
                 && layout.is_exact(prng)
-                && layout.seems_to_have(prng, &Base::Known(&record.words).head());
+                && layout.seems_to_have(prng, record.words.head());
             if !is_left_alone || !record.position.has_gauss_of(position) {
                 return at;
             }
@@ -307,8 +317,10 @@ impl Source {
     }
 
     /// Takes note that more than the index of a generator is being set.
-    pub fn disturb(&self, number: u32) {
-        if let Ok(mut numbers) = self.disturbed.lock() {
+    pub fn disturb(&self, prng: &Bound<'_, PyAny>) {
+        let number_at = |encoder: &Encoder| encoder.number_at(prng.as_ptr() as usize);
+        let number = self.encoder.as_ref().and_then(number_at);
+        if let (Some(number), Ok(mut numbers)) = (number, self.disturbed.lock()) {
             numbers.insert(number);
         }
     }
@@ -376,7 +388,7 @@ impl Source {
         // From here on no Python code runs until all changes are known.
         let mut randoms = ChangedRandoms::default();
         let graph = &mut encoder.shadow_mut().graph;
-        let changed = graph.changed(py, |layout, number, obj, record| {
+        let changed = graph.changed(py, Dicts::Any, |layout, number, obj, record| {
             randoms.visit(layout, number, obj, record)
         })?;
         randoms.put(encoder.out());
@@ -574,7 +586,7 @@ impl Source {
             // These were not written from the record; user code may have come in between.
             let node = &encoder.shadow().graph.nodes[number as usize];
             if let Some(obj) = &node.obj {
-                self.is_torn |= !node.recorded.is_still(obj.bind(py));
+                self.is_torn |= !node.recorded.is_still(obj.bind(py), Dicts::Any);
             }
         }
         for number in std::mem::take(&mut encoder.shadow_mut().reduced) {
