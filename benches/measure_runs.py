@@ -221,7 +221,8 @@ class LongRun(NamedTuple):
 
 def long_run(sizes: Sizes) -> LongRun:
     """Measure a long run with light agents; that of ``SequentialRunner`` follows ours."""
-    workload = Workload(min(sizes.agents), steps=sizes.long_run)
+    # Handling the orders of arbitrage agents takes minutes of such a run, and is not measured.
+    workload = Workload(min(sizes.agents), steps=sizes.long_run, arbitrage_rate=0.0)
     ends = _run_one_by_one(("snapshot", "sequential"), workload)
     seconds = {name: end["collect_seconds"][1:] for name, end in ends.items()}
     return LongRun(seconds, ends["snapshot"]["frames"][1:])

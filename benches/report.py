@@ -100,7 +100,7 @@ def loaded(sizes: Sizes) -> Iterator[Row]:
 def late(sizes: Sizes) -> Iterator[Row]:
     """late steps of a long run against early ones"""
     run = measure_runs.long_run(sizes)
-    what = f"{min(sizes.agents)} light agents, {sizes.long_run} steps"
+    what = f"{min(sizes.agents)} light agents, {sizes.long_run} steps, no arbitrage"
     early_and_late = {
         name: (run.early(values), run.late(values)) for name, values in run.seconds.items()
     }

@@ -40,6 +40,8 @@ class Workload(NamedTuple):
         hidden_layers: units of the hidden layers of neural agents; they need JAX and Flax. The
             other agents have none.
         n_markets: number of markets, one of which is the index unless there is only one.
+        arbitrage_rate: probability, in measured steps, that the arbitrage agents are asked after
+            an order.
     """
 
     n_agents: int
@@ -50,6 +52,7 @@ class Workload(NamedTuple):
     workers: int = 2
     hidden_layers: tuple[int, ...] = ()
     n_markets: int = 10
+    arbitrage_rate: float = 1.0
 
     def with_load(self, load: str) -> Workload:
         """The same with the load ``"light"`` or, for example, ``"10x10"``."""
@@ -91,6 +94,7 @@ class Workload(NamedTuple):
                 "sessionName": "measured",
                 "iterationSteps": self.steps,
                 "maxNormalOrders": 1_000_000,
+                "highFrequencySubmitRate": self.arbitrage_rate,
             },
         ]
         agent = {

@@ -13,6 +13,7 @@ from pams.agents import Agent
 from pams.order import Cancel
 from pams.runners import SequentialRunner
 from pams_parallel import MultiProcessAgentParallelRunner
+from reducers import reduce_agent, reduce_random
 from runner_support.comparison import outcome
 from runner_support.scenarios import (
     InOrder,
@@ -107,24 +108,6 @@ def assert_sequential(case: Case, **keys: Any) -> None:
 
 class Reduced(Dealer):
     """A test registers a reducer for it."""
-
-
-def new_agent(cls: type[Any]) -> Any:
-    return cls.__new__(cls)
-
-
-def reduce_agent(agent: Any) -> Any:
-    return new_agent, (type(agent),), vars(agent)
-
-
-def random_of_state(state: Any) -> random.Random:
-    prng = random.Random(0)
-    prng.setstate(state)
-    return prng
-
-
-def reduce_random(prng: random.Random) -> Any:
-    return random_of_state, (prng.getstate(),)
 
 
 def label_one(simulator: Any) -> None:

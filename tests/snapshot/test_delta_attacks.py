@@ -12,6 +12,7 @@ from checks import having
 from delta_support import UNKNOWN, Chain, numbers_of
 from pams_parallel._core import RandomStatePacker, RandomStates, positions_with
 from pams_parallel.snapshot import Encoder, Replica, Source, loads
+from reducers import reduce_agent, reduce_random
 from sample_types import MyDict, MyList, Plain
 
 if TYPE_CHECKING:
@@ -277,24 +278,6 @@ class Disguised(TwoPrngs):
 
 class Reduced(OwnPrng):
     """A test registers a reducer for it."""
-
-
-def new_agent(cls: type[Any]) -> Any:
-    return cls.__new__(cls)
-
-
-def reduce_agent(agent: Any) -> Any:
-    return new_agent, (type(agent),), vars(agent)
-
-
-def random_of_state(state: Any) -> random.Random:
-    prng = random.Random(0)
-    prng.setstate(state)
-    return prng
-
-
-def reduce_random(prng: random.Random) -> Any:
-    return random_of_state, (prng.getstate(),)
 
 
 class States(Chain):

@@ -266,10 +266,10 @@ impl Encoder {
         };
         let dict = dict.bind(py);
         let len = shape.names.len();
-        // SAFETY: both are used or owned before any Python code runs.
-        while let Some((name, value)) =
-            unsafe { next_item(dict, position, len as ffi::Py_ssize_t)? }
-        {
+        loop {
+            // SAFETY: both are used or owned before any Python code runs.
+            let item = unsafe { next_item(dict, position, len as ffi::Py_ssize_t)? };
+            let Some((name, value)) = item else { break };
             if !shape
                 .names
                 .get(*next)
