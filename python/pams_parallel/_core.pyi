@@ -28,6 +28,7 @@ __all__ = [
     "chunk_bounds",
     "index_of",
     "loads",
+    "positions_with",
     "slow_path",
 ]
 
