@@ -223,7 +223,12 @@ def long_run(sizes: Sizes) -> LongRun:
     """Measure a long run with light agents; that of ``SequentialRunner`` follows ours."""
     # Handling the orders of arbitrage agents takes minutes of such a run, and is not measured.
     workload = Workload(min(sizes.agents), steps=sizes.long_run, arbitrage_rate=0.0)
-    ends = _run_one_by_one(("snapshot", "sequential"), workload)
+    ends = {}
+    for name in ("snapshot", "sequential"):
+        with children((name,), workload) as candidates:
+            candidates[name].ask("run")
+            ends[name] = candidates[name].ask("end")
+    same_outcome(list(ends.values()))
     seconds = {name: end["collect_seconds"][1:] for name, end in ends.items()}
     return LongRun(seconds, ends["snapshot"]["frames"][1:])
 
@@ -233,18 +238,14 @@ def neural_deltas(sizes: Sizes) -> list[int]:
     workload = Workload(
         sizes.neural_agents, steps=sizes.neural_run, hidden_layers=HIDDEN_LAYERS, n_markets=1
     )
-    return _run_one_by_one(("jax", "sequential"), workload)["jax"]["deltas"]
-
-
-def _run_one_by_one(names: tuple[str, ...], workload: Workload) -> dict[str, dict[str, Any]]:
-    """What :class:`Child` answers at the end of whole runs with the same outcome."""
-    ends = {}
-    for name in names:
-        with children((name,), workload) as candidates:
-            candidates[name].ask("run")
-            ends[name] = candidates[name].ask("end")
+    with children(("jax", "sequential"), workload) as candidates:
+        for child in candidates.values():  # at once, for no times are measured
+            child.send("run")
+        for child in candidates.values():
+            child.answer()
+        ends = {name: child.ask("end") for name, child in candidates.items()}
     same_outcome(list(ends.values()))
-    return ends
+    return ends["jax"]["deltas"]
 
 
 def _memfd_bytes(pid: int) -> int:

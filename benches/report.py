@@ -1,6 +1,6 @@
 """Measure every bar, and print a table: bar, measured, verdict.
 
-It exits with 1 if a bar is missed. All takes about ten minutes.
+It exits with 1 if a bar is missed. All groups take about a quarter of an hour.
 """
 
 from __future__ import annotations
