@@ -9,6 +9,7 @@ pub mod errors;
 pub mod functions;
 pub mod graph;
 mod late;
+mod list_memory;
 mod numbers;
 mod output;
 pub mod packed_states;

@@ -4,7 +4,7 @@
 //! items of a container are known before they are visited, so the waits can overlap.
 
 use pyo3::prelude::*;
-use pyo3::types::{PyDict, PyList};
+use pyo3::types::PyDict;
 
 /// How many list items ahead of the one being written are fetched.
 pub const DISTANCE: usize = 8;
@@ -37,47 +37,46 @@ pub fn prefetch_range(start: usize, n_bytes: usize) {
     }
 }
 
-/// Where lists and dicts keep the addresses of their contents.
+/// Where dicts keep the addresses of their contents.
 ///
-/// These places are not part of CPython's API. They are only read if the objects are as large as
-/// those of the versions that are known, and what is found there is only fetched, so another
-/// layout would cost time and nothing else.
-pub struct ContentsLayout {
-    is_list_known: bool,
-    is_dict_known: bool,
+/// These places are not part of CPython's API. They are only read if dicts are as large as those of
+/// the versions that are known, and what is found there is only fetched, so another layout would
+/// cost time and nothing else.
+pub struct DictMemory {
+    is_known: bool,
 }
 
-impl ContentsLayout {
-    /// Bytes of a list, and the place of the address of its items.
-    const LIST: (usize, usize) = (40, 24);
-    /// Bytes of a dict, and the places of the addresses of its values and of its keys with their
-    /// values: the first is 0 unless the dict belongs to an instance.
-    const DICT: (usize, usize, usize) = (48, 40, 32);
+impl DictMemory {
+    /// Bytes of a dict.
+    const SIZE: usize = 48;
+    /// Where the address of the values is, or 0 unless the dict belongs to an instance.
+    const VALUES: usize = 40;
+    /// Where the address of the keys is, with which are the values otherwise.
+    const KEYS: usize = 32;
 
     pub fn detect(py: Python<'_>) -> PyResult<Self> {
-        let size = |class: Bound<'_, PyAny>| class.getattr("__basicsize__")?.extract::<usize>();
-        Ok(ContentsLayout {
-            is_list_known: size(py.get_type::<PyList>().into_any())? == Self::LIST.0,
-            is_dict_known: size(py.get_type::<PyDict>().into_any())? == Self::DICT.0,
+        let size: usize = py
+            .get_type::<PyDict>()
+            .getattr("__basicsize__")?
+            .extract()?;
+        Ok(DictMemory {
+            is_known: size == Self::SIZE,
         })
     }
 
-    /// Where the contents of an exact list or dict probably are, for [`prefetch_range`].
-    pub fn address_in(&self, obj: &Bound<'_, PyAny>) -> usize {
+    /// Where the values of an exact dict probably are, for [`prefetch_range`].
+    pub fn address(&self, dict: &Bound<'_, PyDict>) -> usize {
+        if !self.is_known || !dict.is_exact_instance_of::<PyDict>() {
+            return 0;
+        }
         let word = |place: usize| {
-            let place = obj.as_ptr().wrapping_byte_add(place).cast::<usize>();
-            // SAFETY: a live object, and the place is inside of it, as its size says.
+            let place = dict.as_ptr().wrapping_byte_add(place).cast::<usize>();
+            // SAFETY: a live dict, and the place is inside of it, as its size says.
             unsafe { place.read() }
         };
-        if obj.is_exact_instance_of::<PyList>() && self.is_list_known {
-            word(Self::LIST.1)
-        } else if obj.is_exact_instance_of::<PyDict>() && self.is_dict_known {
-            match word(Self::DICT.1) {
-                0 => word(Self::DICT.2),
-                values => values,
-            }
-        } else {
-            0
+        match word(Self::VALUES) {
+            0 => word(Self::KEYS),
+            values => values,
         }
     }
 }

@@ -4,7 +4,8 @@ use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::PyType;
 
-use super::prefetch::ContentsLayout;
+use super::list_memory::ListMemory;
+use super::prefetch::DictMemory;
 use super::random::RandomLayout;
 
 pub struct Runtime {
@@ -36,7 +37,8 @@ pub struct Runtime {
     pub numpy_random_state: Py<PyType>,
     pub numpy_number: Py<PyType>,
     pub numpy_inexact: Py<PyType>,
-    pub contents: ContentsLayout,
+    pub lists: ListMemory,
+    pub dicts: DictMemory,
     /// `None` where the memory layout of `random.Random` is not the expected one.
     pub random: Option<RandomLayout>,
 }
@@ -83,7 +85,8 @@ impl Runtime {
             numpy_random_state: class("numpy.random", "RandomState")?,
             numpy_number: class("numpy", "number")?,
             numpy_inexact: class("numpy", "inexact")?,
-            contents: ContentsLayout::detect(py)?,
+            lists: ListMemory::detect(py)?,
+            dicts: DictMemory::detect(py)?,
             random: RandomLayout::detect(py)?,
         })
     }

@@ -8,7 +8,7 @@ use pyo3::types::{PyDict, PyList};
 use rustc_hash::FxHashSet;
 
 use super::kind::has_simple_keys;
-use super::recorded::{dict_is, own_dict, same_items, Recorded};
+use super::recorded::{dict_is, own_dict, same_items, with_list_items, Recorded};
 use crate::py::types::hash_is_settled;
 use crate::stretches::edits;
 use crate::wire::op;
@@ -110,23 +110,23 @@ pub struct ListEdit {
 
 /// What makes the present list of the recorded one. No other item than the new ones is touched.
 pub fn list_edits(recorded: &[Py<PyAny>], list: &Bound<'_, PyList>) -> Vec<ListEdit> {
-    let item_at = |at: usize| {
-        // SAFETY: the index is below the length, since no Python code runs meanwhile.
-        unsafe { ffi::PyList_GetItem(list.as_ptr(), at as ffi::Py_ssize_t) }
+    let take = |item: *mut ffi::PyObject| {
+        // SAFETY: the list owns its items, which are never null.
+        unsafe { Bound::from_borrowed_ptr(list.py(), item) }.unbind()
     };
-    let same = |old: usize, new: usize| recorded[old].as_ptr() == item_at(new);
-    let take = |at: usize| {
-        // SAFETY: the list owns its item, which is never null.
-        unsafe { Bound::from_borrowed_ptr(list.py(), item_at(at)) }.unbind()
+    let find = |items: &[*mut ffi::PyObject]| {
+        let same = |old: usize, new: usize| recorded[old].as_ptr() == items[new];
+        edits(recorded.len(), items.len(), same)
+            .into_iter()
+            .map(|edit| ListEdit {
+                start: edit.start,
+                removed: edit.removed,
+                inserted: items[edit.inserted].iter().copied().map(take).collect(),
+            })
+            .collect()
     };
-    edits(recorded.len(), list.len(), same)
-        .into_iter()
-        .map(|edit| ListEdit {
-            start: edit.start,
-            removed: edit.removed,
-            inserted: edit.inserted.map(take).collect(),
-        })
-        .collect()
+    // SAFETY: no Python code runs meanwhile.
+    unsafe { with_list_items(list, find) }
 }
 
 /// How many items the edits put into a list.

@@ -507,12 +507,38 @@ pub fn same_items(left: &[Py<PyAny>], right: &[Py<PyAny>]) -> bool {
 }
 
 fn list_is(list: &Bound<'_, PyList>, items: &[Py<PyAny>]) -> bool {
-    list.len() == items.len()
-        && items.iter().enumerate().all(|(index, item)| {
-            // SAFETY: the index is below the length, and no Python code runs meanwhile.
-            let now = unsafe { ffi::PyList_GetItem(list.as_ptr(), index as ffi::Py_ssize_t) };
-            now == item.as_ptr()
-        })
+    // SAFETY: no Python code runs meanwhile.
+    unsafe { with_list_items(list, |now| same_addresses(items, now)) }
+}
+
+/// Calls `use_items` with the items of an exact list.
+///
+/// # Safety
+///
+/// `use_items` must not run Python code.
+pub unsafe fn with_list_items<T>(
+    list: &Bound<'_, PyList>,
+    use_items: impl FnOnce(&[*mut ffi::PyObject]) -> T,
+) -> T {
+    let memory = Runtime::get(list.py()).map(|runtime| &runtime.lists);
+    // SAFETY: `use_items` runs no Python code.
+    if let Some(items) = memory.ok().and_then(|memory| unsafe { memory.items(list) }) {
+        return use_items(items);
+    }
+    let item_at = |index: usize| {
+        // SAFETY: the index is below the length.
+        unsafe { ffi::PyList_GetItem(list.as_ptr(), index as ffi::Py_ssize_t) }
+    };
+    let items: Vec<_> = (0..list.len()).map(item_at).collect();
+    use_items(&items)
+}
+
+fn same_addresses(items: &[Py<PyAny>], now: &[*mut ffi::PyObject]) -> bool {
+    items.len() == now.len()
+        && items
+            .iter()
+            .zip(now)
+            .all(|(item, now)| item.as_ptr() == *now)
 }
 
 /// Whether a dict has so many items and all of them, as addresses, are right.

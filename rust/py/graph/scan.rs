@@ -28,16 +28,20 @@ pub struct Whereabouts {
 
 impl Whereabouts {
     fn of(runtime: &Runtime, obj: &Bound<'_, PyAny>) -> Self {
-        if obj.is_exact_instance_of::<PyList>() || obj.is_exact_instance_of::<PyDict>() {
-            return Whereabouts {
-                dict: 0,
-                items: runtime.contents.address_in(obj),
-            };
+        let items = if let Ok(list) = obj.cast_exact::<PyList>() {
+            Some(runtime.lists.address(list))
+        } else if let Ok(dict) = obj.cast_exact::<PyDict>() {
+            Some(runtime.dicts.address(dict))
+        } else {
+            None
+        };
+        if let Some(items) = items {
+            return Whereabouts { dict: 0, items };
         }
         match own_dict(obj) {
             Some(dict) => Whereabouts {
                 dict: dict.as_ptr() as usize,
-                items: runtime.contents.address_in(&dict),
+                items: runtime.dicts.address(&dict),
             },
             None => Whereabouts::default(),
         }

@@ -29,6 +29,8 @@ use crate::wire::{op, Preface, Write};
 /// Compared objects per frame between two searches for unreachable ones, so that these cost little
 /// on the average.
 const OBJECTS_PER_FRAME: usize = 200;
+/// How many times longer it takes, at most, until the next search if the latest were in vain.
+const MAX_PATIENCE: usize = 16;
 /// Items that a list needs for a clone to be worthwhile.
 const MIN_CLONED: usize = 16;
 
@@ -58,6 +60,8 @@ pub struct Source {
     has_suspects: bool,
     /// Frames since the latest search for unreachable objects.
     n_frames_unsearched: usize,
+    /// By how much that takes longer because nothing was found.
+    patience: usize,
 }
 
 /// What the roots of a frame are called in messages.
@@ -90,6 +94,7 @@ impl Source {
             roots: Vec::new(),
             has_suspects: false,
             n_frames_unsearched: 0,
+            patience: 1,
         })
     }
 
@@ -530,7 +535,7 @@ impl Source {
     /// been tried for a while.
     fn release_unreachable(&mut self, py: Python<'_>, encoder: &mut Encoder) -> PyResult<()> {
         self.n_frames_unsearched += 1;
-        let interval = encoder.shadow().graph.n_tracked() / OBJECTS_PER_FRAME;
+        let interval = self.patience * (encoder.shadow().graph.n_tracked() / OBJECTS_PER_FRAME);
         if !self.has_suspects || self.n_frames_unsearched <= interval {
             return Ok(());
         }
@@ -538,7 +543,13 @@ impl Source {
         self.n_frames_unsearched = 0;
         let graph = &encoder.shadow().graph;
         let lost = unreachable(py, graph, self.roots.clone(), |at| encoder.number_at(at))?;
-        for number in lost.into_iter().flatten() {
+        let lost = lost.unwrap_or_default();
+        // Most simulations never leave cycles behind.
+        self.patience = match lost.is_empty() {
+            true => (2 * self.patience).min(MAX_PATIENCE),
+            false => 1,
+        };
+        for number in lost {
             self.let_go(py, encoder, number);
         }
         Ok(())
