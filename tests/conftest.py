@@ -9,6 +9,7 @@ import multiprocessing.resource_tracker
 import multiprocessing.util
 import os
 import shutil
+import signal
 import tempfile
 import threading
 import time
@@ -42,7 +43,14 @@ def private_temp_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(autouse=True, scope="session")
-def multiprocessing_helpers(private_temp_dir: Path) -> None:
+def interrupts() -> None:
+    """Hear SIGINT although the tests run in the background of a shell, which has it ignored."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.fixture(autouse=True, scope="session")
+def multiprocessing_helpers(private_temp_dir: Path, interrupts: None) -> None:
     """Start what multiprocessing starts once per process, so that it does not count as a leak."""
     multiprocessing.util.get_temp_dir()
     multiprocessing.resource_tracker.ensure_running()
