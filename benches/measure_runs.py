@@ -190,7 +190,8 @@ def delta_bytes(n_agents: int, sizes: Sizes) -> float:
     """Median bytes of a delta with light agents."""
     workload = Workload(n_agents, history=sizes.history)
     with children(("snapshot",), workload) as candidates:
-        for _ in range(sizes.steps + 1):
+        # Not only the steps after the history, in which the first arbitrage orders fall.
+        for _ in range(3 * sizes.steps + 1):
             candidates["snapshot"].ask("step")
         return statistics.median(candidates["snapshot"].ask("end")["deltas"])
 
