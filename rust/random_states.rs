@@ -30,6 +30,11 @@ pub struct Position {
 }
 
 impl Position {
+    /// Whether both are the same, the pending Gauss value to the bit.
+    pub fn is(self, other: Position) -> bool {
+        self.index == other.index && self.has_gauss_of(other)
+    }
+
     /// Whether both have the same pending Gauss value, to the bit.
     pub fn has_gauss_of(self, other: Position) -> bool {
         let bits = |at: Position| at.gauss_next.map(f64::to_bits);

@@ -10,10 +10,16 @@ pub const NO_NUMBER: u32 = u32::MAX;
 /// Stands for a generator without a place in the snapshot.
 pub const NO_OFFSET: u64 = u64::MAX;
 
-/// Reads numbers of objects (little-endian uint32), `None` for [`NO_NUMBER`].
+/// Reads numbers of objects (little-endian uint32).
+pub fn numbers(data: &Bound<'_, PyAny>) -> PyResult<Vec<u32>> {
+    let words = words::<4>(data)?;
+    Ok(words.into_iter().map(u32::from_le_bytes).collect())
+}
+
+/// Reads numbers of objects, `None` for [`NO_NUMBER`].
 pub fn numbers_or_none(data: &Bound<'_, PyAny>) -> PyResult<Vec<Option<u32>>> {
-    let numbers = words::<4>(data)?.into_iter().map(u32::from_le_bytes);
-    Ok(numbers
+    Ok(numbers(data)?
+        .into_iter()
         .map(|number| (number != NO_NUMBER).then_some(number))
         .collect())
 }

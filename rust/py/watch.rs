@@ -8,7 +8,7 @@ use pyo3::types::{PyDict, PyList};
 
 use super::attributes::changed_attributes;
 use super::graph::replica::Replica;
-use super::numbers::words;
+use super::numbers::numbers as read_numbers;
 use super::packed_states::RandomStatePacker;
 use super::random::instance_dict;
 use super::runtime::Runtime;
@@ -49,8 +49,7 @@ impl Watch {
     ) -> PyResult<Self> {
         let replica = match (replica, numbers) {
             (Some(replica), Some(numbers)) => {
-                let numbers = words::<4>(numbers)?.into_iter().map(u32::from_le_bytes);
-                Some((replica.clone().unbind(), numbers.collect()))
+                Some((replica.clone().unbind(), read_numbers(numbers)?))
             }
             _ => None,
         };

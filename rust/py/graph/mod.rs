@@ -28,7 +28,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyFrozenSet, PyList, PyTuple};
 use rustc_hash::{FxHashMap, FxHashSet};
 
-use super::numbers::{words, NO_NUMBER};
+use super::numbers::{numbers as read_numbers, NO_NUMBER};
 use super::prefetch;
 use super::types::is_instance_hook;
 use crate::random_states::KnownWords;
@@ -308,10 +308,9 @@ pub(super) fn objects_at<'py, 'a>(
     numbers: &Bound<'py, PyAny>,
     find: impl Fn(u32) -> Option<&'a Py<PyAny>>,
 ) -> PyResult<Bound<'py, PyList>> {
-    let found = words::<4>(numbers)?
+    let found = read_numbers(numbers)?
         .into_iter()
-        .map(|word| {
-            let number = u32::from_le_bytes(word);
+        .map(|number| {
             find(number).ok_or_else(|| {
                 PyValueError::new_err(format!("no object of the snapshot has number {number}"))
             })

@@ -84,6 +84,13 @@ pub struct RandomRecord {
     pub words: KnownWords,
 }
 
+impl RandomRecord {
+    /// Whether this is the recorded state.
+    pub fn is(&self, position: Position, words: &[u8; STATE_LEN]) -> bool {
+        position.is(self.position) && self.words.are(words)
+    }
+}
+
 /// Which `__dict__` an instance may have to be as recorded.
 #[derive(Clone, Copy, PartialEq)]
 pub enum Dicts {
@@ -193,16 +200,9 @@ impl Recorded {
         }
     }
 
-    /// Records a generator anew, calling `compare` with its old record and its new state, which
-    /// says whether the words are the old ones. `None` if this is no generator, or none any more
-    /// whose state can be read.
-    ///
-    /// `compare` must not run Python code.
-    pub fn refresh_random(
-        &mut self,
-        obj: &Bound<'_, PyAny>,
-        compare: impl FnOnce(&RandomRecord, Position, &[u8; STATE_LEN]) -> bool,
-    ) -> PyResult<Option<()>> {
+    /// Records a generator anew. `None` if this is no generator, or none any more whose state can be
+    /// read.
+    pub fn refresh_random(&mut self, obj: &Bound<'_, PyAny>) -> PyResult<Option<()>> {
         let Recorded::Random(record) = self else {
             return Ok(None);
         };
@@ -213,9 +213,8 @@ impl Recorded {
             return Ok(None);
         }
         layout.read(obj, |position, words| {
-            let same_words = compare(record, position, words);
             record.position = position;
-            if !same_words {
+            if !record.words.are(words) {
                 record.words.replace(words);
             }
         })
@@ -490,11 +489,7 @@ fn random_is(obj: &Bound<'_, PyAny>, record: &RandomRecord) -> bool {
     if !layout.is_exact(obj) {
         return false;
     }
-    let same = layout.read(obj, |position, words| {
-        position.index == record.position.index
-            && position.has_gauss_of(record.position)
-            && record.words.are(words)
-    });
+    let same = layout.read(obj, |position, words| record.is(position, words));
     matches!(same, Ok(Some(true)))
 }
 

@@ -243,7 +243,7 @@ fn restore_random(
     let read = layout.read(prng, |now, words| record.words.are(words).then_some(now));
     let now = read.ok()???;
     own_dict(prng).filter(|dict| Dicts::Own.allow(dict))?;
-    if now.index == record.position.index && now.has_gauss_of(record.position) {
+    if now.is(record.position) {
         return Some(false);
     }
     layout.write_position(prng, record.position).ok()?;
@@ -405,10 +405,7 @@ impl Contents {
             let Some(obj) = node.obj.as_ref().map(|obj| obj.bind(py)) else {
                 continue;
             };
-            let refreshed = node
-                .recorded
-                .refresh_random(obj, |old, _, words| old.words.are(words))?;
-            if refreshed.is_some() {
+            if node.recorded.refresh_random(obj)?.is_some() {
                 continue;
             }
             if let (Recorded::List(items), Ok(list)) =

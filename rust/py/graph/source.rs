@@ -19,7 +19,7 @@ use super::numpy_random::{pickled_state, state};
 use super::reach::unreachable;
 use super::recorded::{reference_count, Dicts, Layout, RandomRecord, Recorded};
 use crate::py::encoder::{Encoder, RootNames};
-use crate::py::numbers::{numbers_or_none, words, NO_NUMBER};
+use crate::py::numbers::{numbers as read_numbers, numbers_or_none, NO_NUMBER};
 use crate::py::packed_states::RandomStates;
 use crate::py::prefetch;
 use crate::py::random::RandomLayout;
@@ -182,8 +182,7 @@ impl Source {
         agents: &Bound<'py, PyAny>,
     ) -> PyResult<Bound<'py, PyBytes>> {
         let encoder = self.latest()?;
-        let agents = words::<4>(agents)?.into_iter().map(u32::from_le_bytes);
-        let agents: Vec<u32> = agents.collect();
+        let agents = read_numbers(agents)?;
         let graph = &encoder.shadow().graph;
         let prngs = graph.prngs_of(py, &agents, |at| encoder.number_at(at))?;
         let bytes = prngs
@@ -210,8 +209,7 @@ impl Source {
         numbers: &Bound<'_, PyAny>,
         name: &Bound<'_, PyString>,
     ) -> PyResult<Vec<usize>> {
-        let numbers = words::<4>(numbers)?.into_iter().map(u32::from_le_bytes);
-        self.positions_with_name(&numbers.collect::<Vec<_>>(), name)
+        self.positions_with_name(&read_numbers(numbers)?, name)
     }
 
     /// Drop every reference to the graph; there are no more frames.
@@ -633,9 +631,7 @@ impl ChangedRandoms {
         record: &mut RandomRecord,
     ) -> bool {
         let visited = layout.read(prng, |position, words| {
-            let is_moved =
-                position.index != record.position.index || !position.has_gauss_of(record.position);
-            if !is_moved && record.words.are(words) {
+            if record.is(position, words) {
                 return;
             }
             let (base, old) = (Base::Known(&record.words), record.position);
