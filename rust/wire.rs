@@ -139,6 +139,11 @@ pub mod op {
     /// (n) The codes from here to `LAST_SHORT_TUPLE` do what `TUPLE` does with counts from 1 on.
     pub const SHORT_TUPLE: u8 = 0x50;
     pub const LAST_SHORT_TUPLE: u8 = 0x57;
+    /// Gives all objects of a keyframe other numbers. How many shapes are forgotten, which were
+    /// defined first; runs of objects, in the order in which they have been numbered: length, and
+    /// the number of the first one plus 1, or 0 if they are to have none; an empty run; count of
+    /// the numbers that are free, and these.
+    pub const RENUMBER: u8 = 0x58;
     /// The codes from here to before [`SMALL_INT`] push the integer
     /// `MEDIUM_INT_MIN + 256 * (code - MEDIUM_INT) + byte`, with the byte that follows.
     pub const MEDIUM_INT: u8 = 0x60;

@@ -175,6 +175,26 @@ class Source:
             Exception: what pickle raises for an object that it cannot copy, with the path from
                 the root to the culprit added to the message. The next frame is a keyframe then.
         """
+    def checkpoint(
+        self, roots: tuple[object, ...], *, names: tuple[str, ...] | None = None
+    ) -> bytes | None:
+        """A keyframe of the graph at the latest frame, followed by the same deltas as that one.
+
+        A new replica can begin with it, and needs none of the frames before. Replicas that have
+        followed the source so far go on with the next delta.
+
+        Args:
+            roots: the roots of the latest frame.
+            names: what error messages call them.
+
+        Returns:
+            The keyframe; :attr:`sequence` stays as it is. ``None`` if something has changed
+            since the latest frame, or deltas cannot follow.
+
+        Raises:
+            ValueError: there is no frame.
+            Exception: what pickle raises for an object that it cannot copy.
+        """
     @property
     def is_keyframe(self) -> bool:
         """Whether the latest frame is a keyframe."""

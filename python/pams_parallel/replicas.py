@@ -30,8 +30,8 @@ class KeptReplica:
         self.process = os.getpid()
         self._externals = externals
         self._reader = ChainReader()
+        self._token = b""
         self._replica: Replica | None = None
-        self._n_frames = 0
         self._is_frozen = False
         self._is_used = False
         self._roll_back_seconds = 0.0
@@ -51,15 +51,16 @@ class KeptReplica:
         # A pool drops a task, and thereby rolls back, after it has sent the result.
         if self._is_used:
             self.roll_back()
-        if self._reader.token != chain.token:
+        if self._token != chain.token:
             self.drop()
+            self._reader.close()
+            self._token = chain.token
         replica = self._replica
         if replica is None:
             replica = self._replica = Replica(self._externals, library_reducers())
         try:
-            for frame in self._reader.frames_after(chain, self._n_frames):
+            for frame in self._reader.frames_after(chain, replica.sequence):
                 replica.apply(frame)
-                self._n_frames += 1
         except BaseException:
             self.drop()
             raise
@@ -97,7 +98,6 @@ class KeptReplica:
                 gc.unfreeze()
                 self._is_frozen = False
             gc.collect()  # a replica is one large reference cycle
-        self._n_frames = 0
         self._is_used = False
 
 

@@ -6,8 +6,8 @@ does not depend on the size of ``/dev/shm``, elsewhere a file in a private direc
 
 A whole snapshot (:class:`Transport`) takes the place of the one of the batch before, so it must
 not outlive the tasks of its batch. Small ones, and those for any other executor, travel inside
-the tasks. A keyframe and the deltas after it (:class:`FrameLog`) stay in their file until the next
-keyframe, so that a worker that is new or behind can catch up.
+the tasks. A keyframe and the deltas after it (:class:`FrameLog`) stay in their file until they have
+become longer than another keyframe, so that a worker that is new or behind can catch up.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import uuid
 import weakref
 from array import array
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, BinaryIO
+from typing import TYPE_CHECKING, BinaryIO, NamedTuple
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -92,39 +92,66 @@ class Transport:
             self._store = None
 
 
-class Chain:
-    """Where a task finds a keyframe and the deltas that lead to its batch. Picklable.
+class Segment(NamedTuple):
+    """Frames that lie one behind the other in one file.
 
     Attributes:
-        token: bytes that no other chain has.
-        path: file in which the frames lie one behind the other.
-        ends: offsets of their ends.
+        token: bytes that no other segment has. Paths are used again.
+        path: the file.
+        first: sequence number of the first frame, a keyframe.
+        ends: offsets of their ends (``uint64``).
     """
 
-    __slots__ = ("ends", "path", "token")
+    token: bytes
+    path: str
+    first: int
+    ends: bytes
 
-    def __init__(self, token: bytes, path: str, ends: bytes) -> None:
-        self.token = token
-        self.path = path
-        self.ends = ends
+    @property
+    def last(self) -> int:
+        """Sequence number of the last frame."""
+        return self.first + len(self.ends) // 8 - 1
 
-    def __reduce__(self) -> tuple[type[Chain], tuple[bytes, str, bytes]]:
-        return Chain, (self.token, self.path, self.ends)
+
+class Chain(NamedTuple):
+    """Where a task finds the frames that lead to its batch.
+
+    Attributes:
+        token: bytes that no chain with another numbering of objects has.
+        segments: each begins with a checkpoint of where the one before it ends; see
+            :meth:`pams_parallel.snapshot.Source.checkpoint`.
+    """
+
+    token: bytes
+    segments: tuple[Segment, ...]
 
 
 class FrameLog:
-    """Keeps the frames of a source since the latest keyframe for the workers."""
+    """Keeps the frames of a source for the workers.
+
+    They begin with the latest keyframe or checkpoint. The frames that a checkpoint has made
+    needless for new workers are kept for a while, for workers that are only a bit behind.
+    """
+
+    # Frames after a checkpoint for which those before it are kept.
+    _GRACE = 64
 
     def __init__(self) -> None:
         self._store: _Store | None = None
+        self._chain_token = b""
         self._token = b""
+        self._first = 0
         self._ends: array[int] = array("Q")
+        self._former: tuple[_Store, Segment] | None = None
+        # Stores that only tasks of the latest batch still need.
+        self._expired: list[_Store] = []
 
-    def append(self, frame: bytes, *, is_keyframe: bool) -> Chain:
+    def append(self, frame: bytes, sequence: int, *, is_keyframe: bool) -> Chain:
         """Add a frame.
 
         Args:
             frame: the frame. A keyframe takes the place of all before it.
+            sequence: its sequence number.
             is_keyframe: whether it is one.
 
         Returns:
@@ -133,28 +160,77 @@ class FrameLog:
         Raises:
             OSError: there is no room for it.
         """
+        self._close_expired()
         if is_keyframe or self._store is None:
             self.close()
-            self._store = _Store()
-            self._token = uuid.uuid4().bytes
+            self._chain_token = uuid.uuid4().bytes
+            self._begin(sequence)
+        elif len(self._ends) > self._GRACE:
+            self._expire_former()
+            self._close_expired()
+        segment = self._write(frame)
+        segments = (segment,) if self._former is None else (self._former[1], segment)
+        return Chain(self._chain_token, segments)
+
+    def begin_with(self, checkpoint: bytes, sequence: int) -> None:
+        """Begin anew with a checkpoint of the latest frame.
+
+        Args:
+            checkpoint: the checkpoint.
+            sequence: sequence number of both.
+
+        Raises:
+            OSError: there is no room for it.
+        """
+        assert self._store is not None
+        self._expire_former()
+        former = self._store, self._segment()
+        self._begin(sequence)
+        self._write(checkpoint)
+        self._former = former
+
+    def _begin(self, sequence: int) -> None:
+        self._store = _Store()
+        self._token = uuid.uuid4().bytes
+        self._first = sequence
+        self._ends = array("Q")
+
+    def _write(self, frame: bytes) -> Segment:
+        assert self._store is not None
         file = self._store.file
         file.write(frame)
         file.flush()
         self._ends.append(self.size + len(frame))
-        return Chain(self._token, self._store.path, self._ends.tobytes())
+        return self._segment()
+
+    def _segment(self) -> Segment:
+        assert self._store is not None
+        return Segment(self._token, self._store.path, self._first, self._ends.tobytes())
 
     @property
     def size(self) -> int:
-        """Bytes of all frames together."""
+        """Bytes of all frames since the latest keyframe or checkpoint, together."""
         return self._ends[-1] if self._ends else 0
 
     @property
     def keyframe_size(self) -> int:
-        """Bytes of the keyframe."""
+        """Bytes of the latest keyframe or checkpoint."""
         return self._ends[0] if self._ends else 0
 
+    def _expire_former(self) -> None:
+        if self._former is not None:
+            self._expired.append(self._former[0])
+            self._former = None
+
+    def _close_expired(self) -> None:
+        for store in self._expired:
+            store.close()
+        self._expired.clear()
+
     def close(self) -> None:
-        """Release the file."""
+        """Release the files."""
+        self._expire_former()
+        self._close_expired()
         if self._store is not None:
             self._store.close()
             self._store = None
@@ -162,30 +238,40 @@ class FrameLog:
 
 
 class ChainReader:
-    """Reads the frames of one chain after the other in a worker process."""
+    """Reads frames in a worker process, and keeps the latest file open."""
 
     def __init__(self) -> None:
-        self.token = b""
+        self._token = b""
         self._descriptor = -1
 
-    def frames_after(self, chain: Chain, known: int) -> Iterator[bytes]:
-        """Read frames.
+    def frames_after(self, chain: Chain, sequence: int | None) -> Iterator[bytes]:
+        """Read the frames that lead to the end of a chain.
 
         Args:
             chain: the chain.
-            known: how many frames of it to leave out.
+            sequence: sequence number of the latest frame that is known, if there is one.
 
         Yields:
             Frames.
 
         Raises:
-            OSError: the file is gone.
+            OSError: a file is gone.
         """
-        if chain.token != self.token:
+        segments = chain.segments
+        for index, segment in enumerate(segments):
+            if sequence is not None and segment.first <= sequence <= segment.last:
+                yield from self._read(segment, sequence - segment.first + 1)
+                for later in segments[index + 1 :]:
+                    yield from self._read(later, 1)  # 0 is where the one before has ended
+                return
+        yield from self._read(segments[-1], 0)
+
+    def _read(self, segment: Segment, known: int) -> Iterator[bytes]:
+        ends = array("Q", segment.ends)
+        if known < len(ends) and segment.token != self._token:
             self.close()
-            self._descriptor = os.open(chain.path, os.O_RDONLY | os.O_CLOEXEC)
-            self.token = chain.token
-        ends = array("Q", chain.ends)
+            self._descriptor = os.open(segment.path, os.O_RDONLY | os.O_CLOEXEC)
+            self._token = segment.token
         for index in range(known, len(ends)):
             start = ends[index - 1] if index else 0
             frame = bytearray()
@@ -202,7 +288,7 @@ class ChainReader:
         if self._descriptor >= 0:
             os.close(self._descriptor)
         self._descriptor = -1
-        self.token = b""
+        self._token = b""
 
 
 class _Store:

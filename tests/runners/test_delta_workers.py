@@ -36,6 +36,11 @@ pytestmark = [
 START_METHODS = ("fork", "spawn", "forkserver")
 
 
+def n_keyframes(runner: Any) -> int:
+    """How often workers had to drop their replicas; all frames after the first can be deltas."""
+    return kinds(runner).count("keyframe")
+
+
 def kinds(runner: Any) -> list[str]:
     return [record.frame_kind for record in runner.batch_records]
 
@@ -84,8 +89,7 @@ def test_worker_that_is_new(start_method: str) -> None:
     runner = steered(4, 12, 0.05, startMethod=start_method, numParallel=2)
     runner.n_chunks = lambda n_batches: 1 if n_batches < 8 else 2
     run_to_the_end(runner)
-    assert kinds(runner)[0] == "keyframe"
-    assert Counter(kinds(runner))["delta"] >= 8
+    assert n_keyframes(runner) == 1
     assert {len(pids(runner, step)) for step in range(8)} == {1}
     assert any(len(pids(runner, step)) == 2 for step in range(8, 12))
 
@@ -96,11 +100,11 @@ def test_worker_that_is_behind(start_method: str) -> None:
     runner = steered(4, 15, 0.03, startMethod=start_method, numParallel=3)
     runner.n_chunks = lambda n_batches: (2, 1, 1)[n_batches % 3]
     run_to_the_end(runner)
-    assert Counter(kinds(runner))["delta"] >= 10
+    assert n_keyframes(runner) == 1
     assert any(len(pids(runner, step)) == 2 for step in range(15))
 
 
-def test_worker_that_has_missed_a_keyframe() -> None:
+def test_worker_that_has_missed_checkpoints() -> None:
     runner = steered(2, 12, 0.05, startMethod="spawn", numParallel=2)
     runner.n_chunks = lambda n_batches: 2 if n_batches in (0, 11) else 1
 
@@ -109,7 +113,8 @@ def test_worker_that_has_missed_a_keyframe() -> None:
 
     runner.change = change
     run_to_the_end(runner)
-    assert Counter(kinds(runner))["keyframe"] >= 2
+    assert n_keyframes(runner) == 1
+    assert kinds(runner).count("checkpoint") >= 2
     assert any(len(pids(runner, step)) == 2 for step in (0, 11))
 
 
@@ -146,18 +151,18 @@ def test_frames_are_released(start_method: str, size: int) -> None:
     run_to_the_end(runner)
     found = Counter(kinds(runner))
     assert len(runner.batch_records) == 300
-    assert found["full"] == 0
-    assert found["delta"] >= 100
+    assert set(found) <= {"keyframe", "delta", "checkpoint"}
+    assert n_keyframes(runner) == 1
     if size:
-        assert found["keyframe"] > 20
-    # The main process has one file of frames, whatever it has sent so far.
-    assert {n_frames for _, n_frames in runner.files[1:]} == {1}
+        assert found["checkpoint"] > 20
+    # The file that is being written, the one before, and one that the latest batch needed.
+    assert max(n_frames for _, n_frames in runner.files) <= 3
     assert max(n for n, _ in runner.files[10:]) <= max(n for n, _ in runner.files[:10])
     assert len(runner.calls) >= 590
     by_worker: dict[int, list[int]] = {}
     for pid, n_files, n_frames in runner.calls:
         by_worker.setdefault(pid, []).append(n_files)
-        assert n_frames <= 2  # a forked worker inherits what is open when it is forked
+        assert n_frames <= 4  # a forked worker inherits what is open when it is forked
     for counts in by_worker.values():
         assert max(counts[10:], default=0) <= max(counts[:10])
 

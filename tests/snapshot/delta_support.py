@@ -71,6 +71,14 @@ class Chain:
         assert not self.source.is_keyframe
         return frame
 
+    def checkpoint(self) -> bytes | None:
+        """A checkpoint, with which new replicas begin from now on, if there can be one."""
+        checkpoint = self.source.checkpoint(self.roots)
+        if checkpoint is not None:
+            assert type(checkpoint) is bytes
+            self.frames = [(self.source.sequence, checkpoint)]
+        return checkpoint
+
     def catch_up(self, replica: Replica) -> None:
         """Let a replica that has any of the frames, or none, get all that it lacks."""
         known = [sequence for sequence, _ in self.frames]

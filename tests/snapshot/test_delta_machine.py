@@ -427,6 +427,24 @@ class DeltaMachine(RuleBasedStateMachine):
         self.twins.clear()
         self.check()
 
+    @rule()
+    def begin_with_a_checkpoint(self) -> None:
+        """A new replica begins with it, and the others go on with the same deltas."""
+        self.synchronise()
+        checkpoint = self.chain.checkpoint()
+        if checkpoint is None:
+            assert not self.chain.source.is_trackable
+            return
+        self.late = Replica()
+        self.catch_up()
+        pool = [obj for obj in self.pool if has_identity(obj)]
+        numbers = [n for n in numbers_of(self.chain.source, pool) if n != UNKNOWN]
+        copies = objects(self.late, numbers), objects(self.chain.replica, numbers)
+        assert list(map(type, copies[0])) == list(map(type, copies[1]))
+        if self.twins:  # either may be the one whose roll-backs are tried from now on
+            self.chain.replica, self.late = self.late, self.chain.replica
+            self.twins.clear()
+
     @precondition(lambda self: len(self.chain.frames) > 1)
     @rule(data=st.data())
     def apply_in_the_wrong_order(self, data: Any) -> None:

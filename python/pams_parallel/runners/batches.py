@@ -20,8 +20,9 @@ class BatchRecord(NamedTuple):
     Attributes:
         n_agents: agents that were asked.
         n_tasks: tasks, i.e. chunks that are not empty.
-        frame_kind: ``"keyframe"`` or ``"delta"``; ``"full"`` for a whole snapshot that workers do
-            not keep.
+        frame_kind: ``"keyframe"`` or ``"delta"``; ``"checkpoint"`` for a delta together with the
+            keyframe with which new workers begin from then on; ``"full"`` for a whole snapshot
+            that workers do not keep.
         frame_bytes: bytes of the frame, which is encoded once whatever the number of tasks.
         result_bytes: bytes of all results.
         encode_seconds: time until the frame was encoded.

@@ -48,7 +48,7 @@ class Snapshot(Protocol):
 
     @property
     def kind(self) -> str:
-        """Either ``"keyframe"``, ``"delta"`` or ``"full"``."""
+        """Either ``"keyframe"``, ``"delta"``, ``"checkpoint"`` or ``"full"``."""
 
     def numbers_at(self, positions: range) -> bytes:
         """Numbers of the batch's agents at ``positions``."""
@@ -145,6 +145,7 @@ class DeltaSnapshots:
         self._log = FrameLog()
         # Agents that cannot be reached from the simulator are roots of their own.
         self._are_agents_roots = False
+        self._wants_keyframe = False
 
     @property
     def is_worthwhile(self) -> bool:
@@ -159,18 +160,35 @@ class DeltaSnapshots:
             self._are_agents_roots = True
             frame = self._frame(simulator, agents)
             numbers = self._source.numbers_of(agents)
-        return DeltaSnapshot(self._source, frame, self._chain, numbers)
+        snapshot = DeltaSnapshot(self._source, frame, self._chain, numbers)
+        # Frames that cost a new worker more than a new keyframe would are no longer needed.
+        if self._log.size > 2 * self._log.keyframe_size:
+            snapshot.add_checkpoint(self._begin_anew(simulator, agents))
+        return snapshot
 
     def _frame(self, simulator: Simulator, agents: list[Agent]) -> bytes:
-        roots: tuple[Any, ...] = (simulator, simulator.markets)
-        names: tuple[str, ...] = ("simulator", "markets")
-        if self._are_agents_roots:
-            roots, names = (*roots, agents), (*names, "agents")
-        # A chain that costs a new worker more than a new keyframe would is ended.
-        is_long = self._log.size > 2 * self._log.keyframe_size
-        frame = self._source.frame(roots, names=names, keyframe=is_long)
-        self._chain = self._log.append(frame, is_keyframe=self._source.is_keyframe)
+        roots, names = self._roots(simulator, agents)
+        frame = self._source.frame(roots, names=names, keyframe=self._wants_keyframe)
+        self._wants_keyframe = False
+        source = self._source
+        self._chain = self._log.append(frame, source.sequence, is_keyframe=source.is_keyframe)
         return frame
+
+    def _begin_anew(self, simulator: Simulator, agents: list[Agent]) -> int:
+        roots, names = self._roots(simulator, agents)
+        checkpoint = self._source.checkpoint(roots, names=names)
+        if checkpoint is None:
+            self._wants_keyframe = True
+            return 0
+        self._log.begin_with(checkpoint, self._source.sequence)
+        return len(checkpoint)
+
+    def _roots(
+        self, simulator: Simulator, agents: list[Agent]
+    ) -> tuple[tuple[Any, ...], tuple[str, ...]]:
+        if self._are_agents_roots:
+            return (simulator, simulator.markets, agents), ("simulator", "markets", "agents")
+        return (simulator, simulator.markets), ("simulator", "markets")
 
     def close(self) -> None:
         """Release the memory of the frames, and all references to the simulation."""
@@ -189,6 +207,12 @@ class DeltaSnapshot:
         self.n_bytes = len(frame)
         self.kind = "keyframe" if source.is_keyframe else "delta"
         self._states: list[RandomStates] = []
+
+    def add_checkpoint(self, n_bytes: int) -> None:
+        """Take note of the size of the checkpoint, if any, that was encoded, too."""
+        if n_bytes:
+            self.kind = "checkpoint"
+            self.n_bytes += n_bytes
 
     def numbers_at(self, positions: range) -> bytes:
         """Numbers of the batch's agents at ``positions``."""

@@ -51,6 +51,8 @@ pub struct Changes {
     pub moved: Vec<(u32, u32)>,
     /// Numbers that were freed, with their objects.
     pub freed: Vec<(u32, Py<PyAny>)>,
+    /// Objects that have got no number.
+    pub dropped: Vec<Py<PyAny>>,
 }
 
 /// Decodes a snapshot; the graphs are built by the constructor.

@@ -51,6 +51,7 @@ impl<'py> Machine<'_, 'py, '_> {
             }
             op::CLONE_LIST => self.clone_list()?,
             op::FREE => self.free()?,
+            op::RENUMBER => self.renumber()?,
             op::ASSEMBLE => self.assemble()?,
             op::PATCH_ARRAY => {
                 let patches = self.reader.counted()?;
@@ -237,6 +238,80 @@ impl<'py> Machine<'_, 'py, '_> {
             .map_err(|_| self.malformed("a clone of what is no list"))?;
         let clone = list.get_slice(0, list.len());
         self.push_new(clone.into_any().unbind())
+    }
+
+    fn renumber(&mut self) -> PyResult<()> {
+        let n_objects = self.decoded.objects.len();
+        let is_fresh = self.decoded.free.is_empty()
+            && self.changes.as_ref().is_some_and(|changes| {
+                changes.created.len() == n_objects
+                    && changes.updated.is_empty()
+                    && changes.moved.is_empty()
+                    && changes.freed.is_empty()
+            });
+        if !is_fresh {
+            return Err(self
+                .malformed("other numbers for what is no keyframe")
+                .into());
+        }
+        let n_shapes = self.index()?;
+        if n_shapes > self.decoded.shapes.len() {
+            return Err(self.malformed("an unknown shape").into());
+        }
+        let mut numbers: Vec<Option<u32>> = Vec::with_capacity(n_objects);
+        loop {
+            let length = self.index()?;
+            if length == 0 {
+                break;
+            }
+            let first = self.reader.number()?;
+            if length > n_objects - numbers.len() || u32::MAX - first < length as u32 {
+                return Err(self.malformed("numbers for too many objects").into());
+            }
+            match first.checked_sub(1) {
+                Some(first) => numbers.extend((first..first + length as u32).map(Some)),
+                None => numbers.resize(numbers.len() + length, None),
+            }
+        }
+        if numbers.len() != n_objects {
+            return Err(self.malformed("numbers for too few objects").into());
+        }
+        let n_free = self.index()?;
+        if n_free > self.reader.remaining() {
+            return Err(self.malformed("more free numbers than there can be").into());
+        }
+        let free = (0..n_free).map(|_| self.reader.number());
+        let free = free.collect::<WireResult<Vec<u32>>>()?;
+
+        // With no number given twice and none left out, these are all of them.
+        let created: Vec<u32> = numbers.iter().flatten().copied().collect();
+        let n_numbers = created.len() + free.len();
+        let mut is_given = vec![false; n_numbers];
+        for number in created.iter().chain(&free) {
+            match is_given.get_mut(*number as usize) {
+                Some(given) if !*given => *given = true,
+                _ => return Err(self.malformed("a number that is given twice").into()),
+            }
+        }
+        let mut objects: Vec<Py<PyAny>> = Vec::new();
+        objects.resize_with(n_numbers, || self.py.None());
+        let former = std::mem::take(&mut self.decoded.objects);
+        let mut dropped = Vec::new();
+        for (obj, number) in former.into_iter().zip(numbers) {
+            match number {
+                // What was there is `None`, so dropping it runs no code.
+                Some(number) => objects[number as usize] = obj,
+                None => dropped.push(obj),
+            }
+        }
+        self.decoded.objects = objects;
+        self.decoded.free = free;
+        drop(self.decoded.shapes.drain(..n_shapes));
+        if let Some(changes) = &mut self.changes {
+            changes.created = created;
+            changes.dropped = dropped;
+        }
+        Ok(())
     }
 
     fn assemble(&mut self) -> PyResult<()> {

@@ -149,11 +149,53 @@ impl Encoder {
 
     /// Completes a frame.
     pub fn finish_frame<'py>(&mut self, py: Python<'py>) -> PyResult<Bound<'py, PyBytes>> {
-        self.output.buffer.put_byte(op::END);
         let created = self.shadow().created.len() as u32;
+        self.finish_frame_of(py, created)
+    }
+
+    /// Completes a frame that creates so many objects.
+    pub fn finish_frame_of<'py>(
+        &mut self,
+        py: Python<'py>,
+        created: u32,
+    ) -> PyResult<Bound<'py, PyBytes>> {
+        self.output.buffer.put_byte(op::END);
         let frame = self.output.finish(py, created)?;
         // Without a sink it is all in memory.
         Ok(frame.unwrap_or_else(|| PyBytes::new(py, b"")))
+    }
+
+    /// Encodes an object that is no part of the graph, only to have it numbered.
+    pub fn add_aside(&mut self, py: Python<'_>, obj: &Bound<'_, PyAny>) -> PyResult<()> {
+        self.value(py, obj)?;
+        self.run_frames(py)?;
+        self.put(op::POP, 1);
+        Ok(())
+    }
+
+    /// How many shapes have been defined.
+    pub fn shape_count(&self) -> u32 {
+        self.shapes
+    }
+
+    /// Defines the shapes that another encoder has, in their order; `false` if not all of them are
+    /// known any more.
+    pub fn put_shapes_of(&mut self, py: Python<'_>, other: &Encoder) -> PyResult<bool> {
+        let mut shapes = Vec::new();
+        for (class, (_, plan)) in &other.plans {
+            if let Plan::Plain(plain) = plan {
+                // SAFETY: `held` owns the classes that have plans.
+                let class = unsafe { Bound::from_borrowed_ptr(py, *class as *mut ffi::PyObject) };
+                shapes.extend(plain.shapes.iter().map(|shape| (class.clone(), shape)));
+            }
+        }
+        shapes.sort_by_key(|(_, shape)| shape.number);
+        for (class, shape) in &shapes {
+            self.value(py, class)?;
+            self.run_frames(py)?;
+            self.put_shape(py, &shape.names)?;
+        }
+        Ok(shapes.len() == other.shapes as usize)
     }
 
     /// Where a frame is written to.

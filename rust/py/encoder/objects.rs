@@ -214,11 +214,7 @@ impl Encoder {
             },
         };
         self.value(py, class)?;
-        self.put(op::SHAPE, names.len() as u64);
-        for name in &names {
-            let name = name.bind(py).cast::<PyString>()?.to_str()?;
-            self.output.buffer.put_counted(name.as_bytes());
-        }
+        self.put_shape(py, &names)?;
         let shape = Arc::new(Shape {
             number: self.shapes,
             names,
@@ -228,6 +224,16 @@ impl Encoder {
             plain.shapes.push(shape.clone());
         }
         Ok(shape)
+    }
+
+    /// Defines the next shape, of the class that has just been written.
+    pub(super) fn put_shape(&mut self, py: Python<'_>, names: &[Py<PyAny>]) -> PyResult<()> {
+        self.put(op::SHAPE, names.len() as u64);
+        for name in names {
+            let name = name.bind(py).cast::<PyString>()?.to_str()?;
+            self.output.buffer.put_counted(name.as_bytes());
+        }
+        Ok(())
     }
 
     fn random(&mut self, py: Python<'_>, obj: &Bound<'_, PyAny>) -> PyResult<Written> {

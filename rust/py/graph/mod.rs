@@ -12,6 +12,7 @@
 
 pub mod array;
 pub mod changes;
+mod checkpoint;
 pub mod composite;
 pub mod kind;
 pub mod numpy_random;

@@ -334,8 +334,9 @@ impl Contents {
     /// Records what a frame has changed; returns whether what was dropped has finalizers.
     fn take_up(&mut self, py: Python<'_>, changes: Changes) -> PyResult<bool> {
         self.numbers = None;
-        let freed = changes.freed.iter().map(|(_, obj)| obj.bind(py));
-        let has_finalizers = any_has_finalizer(freed)?;
+        let freed = changes.freed.iter().map(|(_, obj)| obj);
+        let dropped = freed.chain(&changes.dropped).map(|obj| obj.bind(py));
+        let has_finalizers = any_has_finalizer(dropped)?;
         for (number, obj) in &changes.freed {
             self.opaque.remove(number);
             if let Some(encoder) = &mut self.encoder {

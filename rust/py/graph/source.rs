@@ -5,7 +5,6 @@ use std::ops::Range;
 use std::sync::{Arc, Mutex};
 
 use pyo3::exceptions::{PyException, PyValueError};
-use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyList, PyString, PyTuple};
 use rustc_hash::{FxHashMap, FxHashSet};
@@ -14,6 +13,7 @@ use super::changes::{
     apply_list_edits, apply_new_values, inserted_addresses, list_edits, list_pieces, n_inserted,
     new_values, pieces, value_pieces, ListEdit, NewValue, Piece, Removed,
 };
+use super::checkpoint::{checkpoint, is_opaque_unchanged};
 use super::kind::Kind;
 use super::numpy_random::{pickled_state, state};
 use super::reach::unreachable;
@@ -131,6 +131,29 @@ impl Source {
         self.encoder = Some(encoder);
         self.done(true);
         Ok(frame)
+    }
+
+    /// A keyframe of what the latest frame was about, after which the same deltas follow. None if
+    /// the graph has changed since.
+    #[pyo3(signature = (roots, *, names=None))]
+    fn checkpoint<'py>(
+        &mut self,
+        roots: &Bound<'py, PyTuple>,
+        names: Names<'py>,
+    ) -> PyResult<Option<Bound<'py, PyBytes>>> {
+        let py = roots.py();
+        self.latest()?;
+        let names = root_names(roots, names)?;
+        let fresh = self.new_encoder(py)?;
+        let preface = Preface {
+            sequence: self.next_sequence - 1,
+            ..self.preface(true)
+        };
+        let is_torn = self.is_torn || !self.has_roots(roots);
+        match &mut self.encoder {
+            Some(encoder) if !is_torn => checkpoint(encoder, fresh, preface, roots, &names),
+            _ => Ok(None),
+        }
     }
 
     /// Whether the latest frame is a keyframe.
@@ -342,6 +365,23 @@ impl Source {
         self.is_keyframe = is_keyframe;
     }
 
+    fn new_encoder(&self, py: Python<'_>) -> PyResult<Encoder> {
+        let reducers = self.reducers.as_ref().map(|reducers| reducers.bind(py));
+        Encoder::with_shadow(py, &self.externals, reducers)
+    }
+
+    /// Whether these are the roots of the latest frame.
+    fn has_roots(&self, roots: &Bound<'_, PyTuple>) -> bool {
+        let Some(encoder) = &self.encoder else {
+            return false;
+        };
+        let numbers = roots
+            .iter_borrowed()
+            .map(|root| encoder.number_at(root.as_ptr() as usize));
+        // Leaves have no numbers.
+        numbers.flatten().eq(self.roots.iter().copied())
+    }
+
     fn preface(&self, is_keyframe: bool) -> Preface {
         Preface {
             source: self.id,
@@ -359,8 +399,7 @@ impl Source {
         self.candidates.clear();
         self.released.clear();
         self.roots.clear();
-        let reducers = self.reducers.as_ref().map(|reducers| reducers.bind(py));
-        let mut encoder = Encoder::with_shadow(py, &self.externals, reducers)?;
+        let mut encoder = self.new_encoder(py)?;
         self.preface(true).put(encoder.out());
         for (root, name) in roots.iter().zip(names) {
             encoder.add_root(py, &root, &RootNames::One(name.clone()))?;
@@ -718,35 +757,22 @@ fn clone_lists(
 
 /// Whether an object that went through a reducer is as it was, or its change is now pending.
 fn compare_opaque(py: Python<'_>, encoder: &mut Encoder, number: u32) -> PyResult<bool> {
+    if is_opaque_unchanged(py, encoder, number)? {
+        return Ok(true);
+    }
     let node = &encoder.shadow().graph.nodes[number as usize];
     let Some(obj) = node.obj.as_ref().map(|obj| obj.clone_ref(py)) else {
         return Ok(true);
     };
-    match &node.recorded {
-        Recorded::Deletable => {
-            let is_deleted = obj.bind(py).call_method0(intern!(py, "is_deleted"))?;
-            Ok(!is_deleted.is_truthy()?)
-        }
-        Recorded::NumpyRandom(_) => {
-            let now = pickled_state(obj.bind(py))?;
-            let shadow = encoder.shadow_mut();
-            let node = &mut shadow.graph.nodes[number as usize];
-            match &mut node.recorded {
-                Recorded::NumpyRandom(before) if *before != now => {
-                    *before = now;
-                    let state = Piece::Value(state(obj.bind(py))?.unbind());
-                    shadow.add_pending(number, vec![state, Piece::Code(op::SET_STATE)]);
-                }
-                _ => {}
-            }
-            Ok(true)
-        }
-        Recorded::Opaque(before) => {
-            let before = before.hash;
-            Ok(encoder.fingerprint(py, obj.bind(py))?.hash == before)
-        }
-        _ => Ok(true),
+    if !matches!(node.recorded, Recorded::NumpyRandom(_)) {
+        return Ok(false);
     }
+    let (now, recorded) = (state(obj.bind(py))?, pickled_state(obj.bind(py))?);
+    let shadow = encoder.shadow_mut();
+    drop(shadow.graph.record(number, Recorded::NumpyRandom(recorded)));
+    let pieces = vec![Piece::Value(now.unbind()), Piece::Code(op::SET_STATE)];
+    shadow.add_pending(number, pieces);
+    Ok(true)
 }
 
 fn root_names(roots: &Bound<'_, PyTuple>, names: Names<'_>) -> PyResult<Vec<String>> {
