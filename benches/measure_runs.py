@@ -236,8 +236,14 @@ def long_run(sizes: Sizes) -> LongRun:
 
 def neural_deltas(sizes: Sizes) -> list[int]:
     """Bytes of each delta of a run of neural agents on one market, which do not train."""
+    # Neural agents always submit. With orders that stand for longer, the market's handling of them
+    # would take most of an hour.
     workload = Workload(
-        sizes.neural_agents, steps=sizes.neural_run, hidden_layers=HIDDEN_LAYERS, n_markets=1
+        sizes.neural_agents,
+        steps=sizes.neural_run,
+        hidden_layers=HIDDEN_LAYERS,
+        n_markets=1,
+        time_window=(2, 5),
     )
     with children(("jax", "sequential"), workload) as candidates:
         for child in candidates.values():  # at once, for no times are measured

@@ -42,6 +42,7 @@ class Workload(NamedTuple):
         n_markets: number of markets, one of which is the index unless there is only one.
         arbitrage_rate: probability, in measured steps, that the arbitrage agents are asked after
             an order.
+        time_window: least and largest time window of the agents, for which their orders stand.
     """
 
     n_agents: int
@@ -53,6 +54,7 @@ class Workload(NamedTuple):
     hidden_layers: tuple[int, ...] = ()
     n_markets: int = 10
     arbitrage_rate: float = 1.0
+    time_window: tuple[int, int] = (100, 200)
 
     def with_load(self, load: str) -> Workload:
         """The same with the load ``"light"`` or, for example, ``"10x10"``."""
@@ -106,7 +108,7 @@ class Workload(NamedTuple):
             "chartWeight": {"expon": [0.0]},
             "noiseWeight": {"expon": [1.0]},
             "noiseScale": 0.001,
-            "timeWindowSize": [100, 200],
+            "timeWindowSize": list(self.time_window),
             "orderMargin": [0.0, 0.1],
             "orderRate": 0.1,
             "optionPaths": self.paths,

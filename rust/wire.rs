@@ -75,6 +75,10 @@ pub mod op {
     pub const SHAPE: u8 = 0x20;
     /// (n) A shape number: an instance of its class without attributes.
     pub const NEW: u8 = 0x21;
+    /// (n) As `NEW`, with the shape of the latest one.
+    pub const NEW_AGAIN: u8 = 0x26;
+    /// As `FILL`, with the shape of the latest `NEW`.
+    pub const FILL_NEW: u8 = 0x27;
     /// A shape number: pops a value per name and sets them on the object below.
     pub const FILL: u8 = 0x22;
     /// Count: pops so many name-value pairs and sets them in the `__dict__` of the object below.
@@ -93,8 +97,17 @@ pub mod op {
     pub const STATE_SETTER: u8 = 0x33;
     /// Count: pops so many objects and forgets them.
     pub const POP: u8 = 0x34;
+    /// The codes from here to `LAST_MEDIUM_REF` do what `REF` does with the number
+    /// `65536 * (code - MEDIUM_REF) + word`, with the two-byte word that follows.
+    pub const MEDIUM_REF: u8 = 0x28;
+    pub const LAST_MEDIUM_REF: u8 = 0x2f;
+
     /// Pops the next root.
     pub const ROOT: u8 = 0x35;
+
+    /// The codes from here to `LAST_SHORT_EXTERNAL` do what `EXTERNAL` does with an index from 0 on.
+    pub const SHORT_EXTERNAL: u8 = 0x38;
+    pub const LAST_SHORT_EXTERNAL: u8 = 0x3f;
 
     // The following occur in frames of a source only, see [`crate::wire::Preface`].
 
@@ -139,6 +152,24 @@ pub mod op {
     /// (n) The codes from here to `LAST_SHORT_TUPLE` do what `TUPLE` does with counts from 1 on.
     pub const SHORT_TUPLE: u8 = 0x50;
     pub const LAST_SHORT_TUPLE: u8 = 0x57;
+    /// Count, then places of so many items of the list on top, which are taken note of: LEB128 of
+    /// the difference (signs folded in) to the place that follows the one before.
+    pub const LIFT: u8 = 0x59;
+    /// Count: pushes so many of the items that have been taken note of, each once, in their order.
+    pub const LIFTED: u8 = 0x5a;
+    /// Distance and count: so many of them, the next ones, take the places of as many items of the
+    /// list below, which begin so far behind those of the `REPLACE_LIFTED` before.
+    pub const REPLACE_LIFTED: u8 = 0x5b;
+    /// Pops a name and a value and sets that attribute of the object below.
+    pub const SET_ATTRIBUTE: u8 = 0x5c;
+    /// `SET_ATTRIBUTE` and `UPDATED`.
+    pub const UPDATED_ATTRIBUTE: u8 = 0x5f;
+    /// Pushes the name that was set last by `SET_ATTRIBUTE`.
+    pub const LAST_NAME: u8 = 0x5d;
+    /// Pops a key and a value and sets that item of the dict below.
+    pub const SET_ITEM: u8 = 0x5e;
+    /// `SET_ITEM` and `UPDATED`.
+    pub const UPDATED_ITEM: u8 = 0x36;
     /// Gives all objects of a keyframe other numbers. How many shapes are forgotten, which were
     /// defined first; runs of objects, in the order in which they have been numbered: length, and
     /// the number of the first one plus 1, or 0 if they are to have none; an empty run; count of

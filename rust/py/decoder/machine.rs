@@ -6,6 +6,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyByteArray, PyBytes, PyDict, PyFrozenSet, PyList, PySet, PyTuple};
 
 use super::objects::Shape;
+use super::updates::Lifted;
 use super::{Changes, Decoded};
 use crate::error::{DecodeError, Result as WireResult};
 use crate::py::errors::{no_memory, owned};
@@ -26,6 +27,13 @@ pub(super) struct Machine<'a, 'py, 'data> {
     pub(super) late: LateContainers,
     /// Those that instructions can refer to.
     pub(super) floats: Vec<Py<PyAny>>,
+    /// Shape of the latest new instance.
+    pub(super) last_new: Option<u32>,
+    /// Items that are going to other places in their lists. The last list comes first: it is one
+    /// that was updated because another one has it as a new item.
+    pub(super) lifted: Vec<Lifted>,
+    /// Name of the attribute that was set last.
+    pub(super) last_name: Option<Py<PyAny>>,
     /// Number of the latest object that was changed.
     pub(super) last_updated: u32,
 }
@@ -51,6 +59,9 @@ impl<'a, 'py, 'data> Machine<'a, 'py, 'data> {
             epoch: 0,
             late: LateContainers::default(),
             floats: Vec::new(),
+            last_new: None,
+            lifted: Vec::new(),
+            last_name: None,
             last_updated: 0,
         }
     }
@@ -127,17 +138,18 @@ impl<'a, 'py, 'data> Machine<'a, 'py, 'data> {
                 }
                 op::REF => {
                     let number = self.reader.number()?;
-                    let obj = self.object_at(number)?.clone_ref(self.py);
-                    self.push(obj)?;
+                    self.push_ref(number)?;
+                }
+                op::MEDIUM_REF..=op::LAST_MEDIUM_REF => {
+                    let word = u16::from_le_bytes(self.reader.array()?);
+                    self.push_ref(u32::from(code - op::MEDIUM_REF) << 16 | u32::from(word))?;
                 }
                 op::EXTERNAL => {
                     let index = self.reader.number()?;
-                    let found = self.externals.get(index as usize);
-                    let obj = found.ok_or(DecodeError::External {
-                        index,
-                        given: self.externals.len(),
-                    })?;
-                    self.push(obj.clone_ref(self.py))?;
+                    self.external(index)?;
+                }
+                op::SHORT_EXTERNAL..=op::LAST_SHORT_EXTERNAL => {
+                    self.external(u32::from(code - op::SHORT_EXTERNAL))?;
                 }
                 op::LIST => self.push_new(PyList::empty(self.py).into_any().unbind())?,
                 op::APPEND => self.append()?,
@@ -181,8 +193,17 @@ impl<'a, 'py, 'data> Machine<'a, 'py, 'data> {
                     self.push_new(set.into_any().unbind())?;
                 }
                 op::SHAPE => self.define_shape()?,
-                op::NEW => self.new_instance()?,
-                op::FILL => self.fill()?,
+                op::NEW => {
+                    let shape = self.reader.number()?;
+                    self.last_new = Some(shape);
+                    self.new_instance(shape)?;
+                }
+                op::NEW_AGAIN => self.new_instance(self.latest_shape()?)?,
+                op::FILL => {
+                    let shape = self.reader.number()?;
+                    self.fill(shape)?;
+                }
+                op::FILL_NEW => self.fill(self.latest_shape()?)?,
                 op::ATTRIBUTES => self.attributes()?,
                 op::RANDOM => self.random()?,
                 op::PICKLED => {
@@ -387,6 +408,20 @@ impl<'a, 'py, 'data> Machine<'a, 'py, 'data> {
             pairs.push((key, value));
         }
         Ok(pairs)
+    }
+
+    fn push_ref(&mut self, number: u32) -> PyResult<()> {
+        let obj = self.object_at(number)?.clone_ref(self.py);
+        self.push(obj)
+    }
+
+    fn external(&mut self, index: u32) -> PyResult<()> {
+        let found = self.externals.get(index as usize);
+        let obj = found.ok_or(DecodeError::External {
+            index,
+            given: self.externals.len(),
+        })?;
+        self.push(obj.clone_ref(self.py))
     }
 
     fn append(&mut self) -> PyResult<()> {

@@ -7,7 +7,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyCFunction, PyDict, PyString, PyTuple, PyType};
 
 use super::machine::Machine;
-use crate::error::DecodeError;
+use crate::error::{DecodeError, Result as WireResult};
 use crate::mersenne::STATE_LEN;
 use crate::py::errors::status;
 use crate::py::late::require_kept;
@@ -33,8 +33,12 @@ impl Shape {
 }
 
 impl<'py> Machine<'_, 'py, '_> {
-    pub(super) fn new_instance(&mut self) -> PyResult<()> {
-        let number = self.reader.number()?;
+    pub(super) fn latest_shape(&self) -> WireResult<u32> {
+        self.last_new
+            .ok_or_else(|| self.malformed("an unknown shape"))
+    }
+
+    pub(super) fn new_instance(&mut self, number: u32) -> PyResult<()> {
         let py = self.py;
         let shape = self.shape_at(number)?;
         let class = shape.class.bind(py);
@@ -78,8 +82,7 @@ impl<'py> Machine<'_, 'py, '_> {
         Ok(shape)
     }
 
-    pub(super) fn fill(&mut self) -> PyResult<()> {
-        let number = self.reader.number()?;
+    pub(super) fn fill(&mut self, number: u32) -> PyResult<()> {
         self.shape_at(number)?;
         let shape = &self.decoded.shapes[number as usize];
         let count = shape.names.len();

@@ -20,6 +20,13 @@ use crate::py::runtime::Runtime;
 use crate::random_states::{read_repeated_change, twisted, Change, NewWords, Position};
 use crate::wire::op;
 
+/// Items of a list that are going to other places in it.
+pub(super) struct Lifted {
+    items: std::vec::IntoIter<Py<PyAny>>,
+    /// Where those that have been put into their places end.
+    stop: usize,
+}
+
 impl<'py> Machine<'_, 'py, '_> {
     /// Runs an instruction of those that only frames have; `false` for any other.
     pub(super) fn run_update(&mut self, code: u8) -> PyResult<bool> {
@@ -27,6 +34,24 @@ impl<'py> Machine<'_, 'py, '_> {
             op::UPDATE => self.begin_update()?,
             op::UPDATED => drop(self.pop()?),
             op::SPLICE => self.splice()?,
+            op::LIFT => self.lift()?,
+            op::LIFTED => self.push_lifted()?,
+            op::REPLACE_LIFTED => self.replace_lifted()?,
+            op::SET_ATTRIBUTE => self.set_attribute()?,
+            op::UPDATED_ATTRIBUTE => {
+                self.set_attribute()?;
+                drop(self.pop()?);
+            }
+            op::UPDATED_ITEM => {
+                self.set_item()?;
+                drop(self.pop()?);
+            }
+            op::LAST_NAME => {
+                let name = self.last_name.as_ref().map(|name| name.clone_ref(self.py));
+                let name = name.ok_or_else(|| self.malformed("a name that has not come yet"))?;
+                self.push(name)?;
+            }
+            op::SET_ITEM => self.set_item()?,
             op::CLEAR => self.clear()?,
             op::DELETE => self.delete()?,
             op::SET_ATTRIBUTES => self.set_attributes()?,
@@ -106,6 +131,96 @@ impl<'py> Machine<'_, 'py, '_> {
             return items.into_iter().try_for_each(|item| list.append(item));
         }
         list.set_slice(start, stop, PyList::new(self.py, items)?.as_any())
+    }
+
+    fn lift(&mut self) -> PyResult<()> {
+        let count = self.index()?;
+        if count > self.reader.remaining() {
+            return Err(self.malformed("places beyond the end of the data").into());
+        }
+        let target = self.peek()?;
+        let list = target
+            .cast_exact::<PyList>()
+            .map_err(|_| self.malformed("places in what is no list"))?;
+        let mut items = Vec::with_capacity(count);
+        let mut expected: i64 = 0;
+        for _ in 0..count {
+            let place = expected.wrapping_add(self.reader.signed()?);
+            let found = usize::try_from(place).ok().filter(|at| *at < list.len());
+            let found = found.ok_or_else(|| self.malformed("a place beyond the end of a list"))?;
+            items.push(list.get_item(found)?.unbind());
+            expected = place + 1;
+        }
+        self.lifted.push(Lifted {
+            items: items.into_iter(),
+            stop: 0,
+        });
+        Ok(())
+    }
+
+    fn push_lifted(&mut self) -> PyResult<()> {
+        for _ in 0..self.reader.varint()? {
+            let item = self.next_lifted()?;
+            self.push(item)?;
+        }
+        Ok(())
+    }
+
+    fn next_lifted(&mut self) -> WireResult<Py<PyAny>> {
+        while let Some(lifted) = self.lifted.last_mut() {
+            if let Some(item) = lifted.items.next() {
+                return Ok(item);
+            }
+            self.lifted.pop();
+        }
+        Err(self.malformed("more items than have been taken note of"))
+    }
+
+    fn replace_lifted(&mut self) -> PyResult<()> {
+        let distance = self.index()?;
+        let count = self.index()?;
+        while self
+            .lifted
+            .pop_if(|lifted| lifted.items.len() == 0)
+            .is_some()
+        {}
+        let before = self.lifted.last().map_or(0, |lifted| lifted.stop);
+        let target = self.peek()?;
+        let list = target
+            .cast_exact::<PyList>()
+            .map_err(|_| self.malformed("a stretch of what is no list"))?;
+        let start = before.checked_add(distance);
+        let stop = start.and_then(|start| start.checked_add(count));
+        let (Some(start), Some(stop)) = (start, stop.filter(|stop| *stop <= list.len())) else {
+            return Err(self
+                .malformed("a stretch beyond the end of its list")
+                .into());
+        };
+        if let Some(lifted) = self.lifted.last_mut() {
+            lifted.stop = stop;
+        }
+        for place in start..stop {
+            list.set_item(place, self.next_lifted()?)?;
+        }
+        Ok(())
+    }
+
+    fn set_attribute(&mut self) -> PyResult<()> {
+        let value = self.pop()?;
+        let name = interned_if_str(self.pop()?.into_bound(self.py))?;
+        instance_dict(&self.peek()?)?.set_item(&name, value)?;
+        self.last_name = Some(name.unbind());
+        Ok(())
+    }
+
+    fn set_item(&mut self) -> PyResult<()> {
+        let value = self.pop()?;
+        let key = self.pop()?;
+        let target = self.peek()?;
+        let dict = target
+            .cast_exact::<PyDict>()
+            .map_err(|_| self.malformed("an item of what is no dict"))?;
+        dict.set_item(key, value)
     }
 
     fn index(&mut self) -> WireResult<usize> {

@@ -48,6 +48,8 @@ pub struct Shadow {
     order: Vec<u32>,
     /// Number of the latest object whose change was written in this frame.
     last_updated: u32,
+    /// Name that the latest `SET_ATTRIBUTE` of this frame has.
+    last_name: Option<Py<PyAny>>,
     kinds: FxHashMap<usize, Kind>,
 }
 
@@ -132,6 +134,8 @@ impl Encoder {
     pub fn begin_frame(&mut self, py: Python<'_>) -> PyResult<bool> {
         self.epoch += 1;
         self.shadow_mut().last_updated = 0;
+        self.shadow_mut().last_name = None;
+        self.last_new = None;
         self.output = Output::new(None, usize::MAX);
         self.output.floats = Some(KnownFloats::default());
         self.state = State::Open;
@@ -421,7 +425,7 @@ impl Encoder {
             _ => return Ok(Written::Yes),
         };
         match shape {
-            Some(shape) => self.put_number(op::FILL, shape.number),
+            Some(shape) => self.put_fill(shape.number),
             None => self.put(code, count as u64),
         }
         Ok(Written::Yes)
@@ -470,17 +474,21 @@ impl Encoder {
     /// Writes a reference to an object together with what has changed in it.
     pub(super) fn changed(&mut self, obj: &Bound<'_, PyAny>, number: u32) -> PyResult<Written> {
         let Some(shadow) = &mut self.shadow else {
-            self.put_number(op::REF, number);
+            self.put_ref(number);
             return Ok(Written::Yes);
         };
         let pieces = shadow.pending.remove(&number);
         self.memo
             .insert(obj.as_ptr() as usize, Known::Number(number));
         let Some(pieces) = pieces else {
-            self.put_number(op::REF, number);
+            self.put_ref(number);
             return Ok(Written::Yes);
         };
-        let last = std::mem::replace(&mut shadow.last_updated, number);
+        self.begin_update(number, pieces)
+    }
+
+    fn begin_update(&mut self, number: u32, pieces: Vec<Piece>) -> PyResult<Written> {
+        let last = std::mem::replace(&mut self.shadow_mut().last_updated, number);
         let buffer = &mut self.output.buffer;
         buffer.put_byte(op::UPDATE);
         buffer.put_signed(i64::from(number) - i64::from(last));
@@ -508,6 +516,31 @@ impl Encoder {
                     self.output.buffer.put_varint(removed as u64);
                     self.output.buffer.put_varint(count as u64);
                 }
+                Piece::Name(name) => {
+                    let last = &self.shadow_mut().last_name;
+                    if last.as_ref().is_some_and(|last| last.is(&name)) {
+                        self.output.buffer.put_byte(op::LAST_NAME);
+                    } else if self.value(py, name.bind(py))? == Written::Pending {
+                        return Ok(Written::Pending);
+                    }
+                }
+                Piece::SetAttribute(code, name) => {
+                    self.output.buffer.put_byte(code);
+                    self.shadow_mut().last_name = Some(name);
+                }
+                Piece::ReplaceLifted(start, count) => {
+                    self.put(op::REPLACE_LIFTED, start as u64);
+                    self.output.buffer.put_varint(count as u64);
+                }
+                Piece::Lift(places) => {
+                    self.put(op::LIFT, places.len() as u64);
+                    let mut expected = 0;
+                    for place in places {
+                        let place = place as i64;
+                        self.output.buffer.put_signed(place - expected);
+                        expected = place + 1;
+                    }
+                }
                 Piece::Patches(patches) => self.put_counted(op::PATCH_ARRAY, &patches),
                 Piece::Bytes(bytes) => self.put_counted(op::SET_BYTES, &bytes),
             }
@@ -522,31 +555,28 @@ impl Encoder {
             .as_ref()
             .is_some_and(|shadow| !shadow.pending.is_empty())
         {
-            self.begin(Frame::Pending { is_open: false })?;
+            self.begin(Frame::Pending)?;
         }
         Ok(Written::Pending)
     }
 
-    pub(super) fn step_pending(&mut self, py: Python<'_>, is_open: &mut bool) -> PyResult<Written> {
+    pub(super) fn step_pending(&mut self) -> PyResult<Written> {
         loop {
-            if std::mem::take(is_open) {
-                self.output.buffer.put_byte(op::UPDATED);
-            }
             let shadow = self.shadow_mut();
             let Some(number) = shadow.order.pop() else {
                 return Ok(Written::Yes);
             };
-            if !shadow.pending.contains_key(&number) {
-                continue; // written where it was referred to, or its object is no more
-            }
-            let obj = shadow.graph.nodes[number as usize].obj.as_ref();
-            let Some(obj) = obj.map(|obj| obj.clone_ref(py)) else {
+            // Else it is written where it was referred to, or its object is no more.
+            let Some(mut pieces) = shadow.pending.remove(&number) else {
                 continue;
             };
-            *is_open = true;
-            if self.changed(obj.bind(py), number)? == Written::Pending {
-                return Ok(Written::Pending);
-            }
+            let Some(obj) = &shadow.graph.nodes[number as usize].obj else {
+                continue;
+            };
+            let address = obj.as_ptr() as usize;
+            self.memo.insert(address, Known::Number(number));
+            complete(&mut pieces);
+            return self.begin_update(number, pieces);
         }
     }
 
@@ -574,6 +604,7 @@ impl Encoder {
         let shadow = self.shadow.take();
         let plans = std::mem::take(&mut self.plans);
         let shapes = std::mem::take(&mut self.shapes);
+        let last_new = self.last_new.take();
         let output = std::mem::replace(&mut self.output, Output::in_memory());
         let objects = std::mem::replace(&mut self.objects, FINGERPRINT_NUMBERS);
         let known = self.memo.remove(&address);
@@ -599,6 +630,7 @@ impl Encoder {
         self.objects = objects;
         let output = std::mem::replace(&mut self.output, output);
         self.shapes = shapes;
+        self.last_new = last_new;
         self.plans = plans;
         self.shadow = shadow;
         written?;
@@ -614,5 +646,14 @@ impl Encoder {
             hash: [hash(0), hash(1)],
             parts: notes.parts.into(),
         })
+    }
+}
+
+/// Adds that the object is no longer needed to the instructions of its update.
+fn complete(pieces: &mut Vec<Piece>) {
+    match pieces.last_mut() {
+        Some(Piece::SetAttribute(code, _)) => *code = op::UPDATED_ATTRIBUTE,
+        Some(Piece::Code(code)) if *code == op::SET_ITEM => *code = op::UPDATED_ITEM,
+        _ => pieces.push(Piece::Code(op::UPDATED)),
     }
 }

@@ -64,10 +64,7 @@ pub(super) enum Frame {
         pieces: std::vec::IntoIter<Piece>,
     },
     /// All changes, to be written before what is below, because user code may come to see them.
-    Pending {
-        /// The change of an object is being written.
-        is_open: bool,
-    },
+    Pending,
     /// An object that goes through a reducer; the details are the topmost [`Reduction`].
     Reduce,
     /// Below the frame, if any, of an object whose reducer's cost is wanted.

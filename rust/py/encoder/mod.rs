@@ -67,6 +67,8 @@ pub struct Encoder {
     /// Counts calls of user code, any of which may give hooks to a class.
     epoch: u64,
     shapes: u32,
+    /// Shape of the latest new instance.
+    last_new: Option<u32>,
     randoms: Vec<(u32, u64)>,
     reducers: Reducers,
     frames: Vec<Frame>,
@@ -122,6 +124,7 @@ impl Encoder {
             plans: FxHashMap::default(),
             epoch: 0,
             shapes: 0,
+            last_new: None,
             randoms: Vec::new(),
             reducers: Reducers {
                 additional,
@@ -295,6 +298,52 @@ impl Encoder {
         self.output
             .buffer
             .put_short(Short::with_varint(code, number));
+    }
+
+    /// Writes a new instance of a shape.
+    #[inline]
+    fn put_new(&mut self, shape: u32) {
+        if self.last_new == Some(shape) {
+            let code = Short::code(op::NEW_AGAIN);
+            self.output.buffer.put_short(code);
+        } else {
+            self.put_number(op::NEW, shape);
+            self.last_new = Some(shape);
+        }
+    }
+
+    /// Gives an instance the attributes of its shape.
+    #[inline]
+    fn put_fill(&mut self, shape: u32) {
+        if self.last_new == Some(shape) {
+            self.output.buffer.put_short(Short::code(op::FILL_NEW));
+        } else {
+            self.put_number(op::FILL, shape);
+        }
+    }
+
+    /// Writes a reference to a numbered object.
+    #[inline]
+    fn put_ref(&mut self, number: u32) {
+        let high = number >> 16;
+        let is_medium =
+            number >= 1 << 14 && high <= u32::from(op::LAST_MEDIUM_REF - op::MEDIUM_REF);
+        let short = if is_medium {
+            Short::with_u16(op::MEDIUM_REF + high as u8, number as u16)
+        } else {
+            Short::with_varint(op::REF, number)
+        };
+        self.output.buffer.put_short(short);
+    }
+
+    #[inline]
+    fn put_external(&mut self, index: u32) {
+        if index <= u32::from(op::LAST_SHORT_EXTERNAL - op::SHORT_EXTERNAL) {
+            let code = op::SHORT_EXTERNAL + index as u8;
+            self.output.buffer.put_short(Short::code(code));
+        } else {
+            self.put_number(op::EXTERNAL, index);
+        }
     }
 
     /// Begins an object whose parts need visits of their own.

@@ -108,7 +108,7 @@ impl Encoder {
             _ => None,
         };
         if let Some(shape) = known {
-            self.put_number(op::NEW, shape.number);
+            self.put_new(shape.number);
             self.number(obj)?;
             if self.shadow.is_some() {
                 return self.begin_instance(obj, shape);
@@ -119,7 +119,7 @@ impl Encoder {
             return self.reduce(py, obj, None);
         };
         let shape = self.define_shape(py, class, names)?;
-        self.put_number(op::NEW, shape.number);
+        self.put_new(shape.number);
         self.number(obj)?;
         if self.shadow.is_some() {
             return self.begin_instance(obj, shape);
@@ -189,7 +189,7 @@ impl Encoder {
             });
         }
         if next > 0 {
-            self.put_number(op::FILL, shape.number);
+            self.put_fill(shape.number);
         }
         Ok(Written::Yes)
     }

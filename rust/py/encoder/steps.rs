@@ -129,7 +129,7 @@ impl Encoder {
                 shape,
             } => return self.step_recorded(py, *number, next, shape.as_ref()),
             Frame::Pieces { pieces } => return self.step_pieces(py, pieces),
-            Frame::Pending { is_open } => return self.step_pending(py, is_open),
+            Frame::Pending => return self.step_pending(),
             Frame::Profiled(profiled) => return self.step_profiled(py, profiled),
             Frame::Reduce => {
                 let Some(mut reduction) = self.reductions.pop() else {
@@ -285,7 +285,7 @@ impl Encoder {
         if *next != len {
             return Err(changed_dict());
         }
-        self.put_number(op::FILL, shape.number);
+        self.put_fill(shape.number);
         Ok(Written::Yes)
     }
 
@@ -308,7 +308,7 @@ impl Encoder {
                     if let Some(Known::Number(number)) = self.known(obj) {
                         // The arguments refer to the object, so it was completed within them.
                         self.put(op::POP, 2);
-                        self.put_number(op::REF, number);
+                        self.put_ref(number);
                         return Ok(Written::Yes);
                     }
                     self.output.buffer.put_byte(op::REDUCE);

@@ -97,7 +97,7 @@ impl Encoder {
                     steps.extend(self.recorded_step(py, parts, was_in_state));
                 }
                 // Whoever gets an error takes a keyframe instead, which has a path from a root.
-                Frame::Pieces { .. } | Frame::Pending { .. } => {}
+                Frame::Pieces { .. } | Frame::Pending => {}
                 Frame::Profiled(_) => {}
                 Frame::Items { index, .. } => steps.push(Step::Index(index.saturating_sub(1))),
                 // The stage is the one after what is being encoded.

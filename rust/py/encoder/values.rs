@@ -38,9 +38,9 @@ impl Encoder {
                         return false;
                     }
                 }
-                self.put_number(op::REF, number);
+                self.put_ref(number);
             }
-            Some(Known::External(index)) => self.put_number(op::EXTERNAL, index),
+            Some(Known::External(index)) => self.put_external(index),
             Some(Known::Foreign | Known::Changed(_)) | None => return false,
         }
         true
@@ -305,7 +305,7 @@ impl Encoder {
         };
         if let Some(number) = completed {
             self.put(op::POP, count);
-            self.put_number(op::REF, number);
+            self.put_ref(number);
             return Ok(());
         }
         self.put_completed(code, count);

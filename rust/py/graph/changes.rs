@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList};
-use rustc_hash::FxHashSet;
+use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::kind::has_simple_keys;
 use super::recorded::{dict_is, own_dict, same_items, with_list_items, Recorded};
@@ -13,14 +13,25 @@ use crate::py::types::hash_is_settled;
 use crate::stretches::edits;
 use crate::wire::op;
 
+/// Items that have to move within a list for it to be worthwhile to say so.
+const MIN_LIFTED: usize = 4;
+
 /// A part of the instructions that update an object.
 pub enum Piece {
     Value(Py<PyAny>),
     Code(u8),
     /// A code and its count.
     Count(u8, usize),
+    /// A name that the latest `SET_ATTRIBUTE` may have had.
+    Name(Py<PyAny>),
+    /// A code that sets an attribute of that name.
+    SetAttribute(u8, Py<PyAny>),
+    /// Distance from the one before and count of items that go to other places.
+    ReplaceLifted(usize, usize),
     /// Start, length and count of a stretch.
     Splice(usize, usize, usize),
+    /// Where items that go to other places stand in a list.
+    Lift(Vec<usize>),
     /// New contents of a `bytearray`.
     Bytes(Box<[u8]>),
     /// Changed bytes of an array.
@@ -129,11 +140,6 @@ pub fn list_edits(recorded: &[Py<PyAny>], list: &Bound<'_, PyList>) -> Vec<ListE
     unsafe { with_list_items(list, find) }
 }
 
-/// How many items the edits put into a list.
-pub fn n_inserted(edits: &[ListEdit]) -> usize {
-    edits.iter().map(|edit| edit.inserted.len()).sum()
-}
-
 /// Addresses of what the edits put into a list.
 pub fn inserted_addresses(edits: &[ListEdit]) -> FxHashSet<usize> {
     let items = edits.iter().flat_map(|edit| &edit.inserted);
@@ -151,14 +157,69 @@ pub fn apply_list_edits(items: &mut Vec<Py<PyAny>>, edits: Vec<ListEdit>) -> Vec
     lost
 }
 
-pub fn list_pieces(py: Python<'_>, edits: &[ListEdit]) -> Vec<Piece> {
-    let mut pieces = Vec::new();
+/// Where the items that edits take out of a list stand in it, by their addresses.
+fn removed_places(recorded: &[Py<PyAny>], edits: &[ListEdit]) -> FxHashMap<usize, usize> {
+    let mut places = FxHashMap::default();
+    let (mut added, mut removed) = (0, 0);
     for edit in edits {
-        let items = edit.inserted.iter();
-        pieces.extend(items.map(|item| Piece::Value(item.clone_ref(py))));
-        pieces.push(Piece::Splice(edit.start, edit.removed, edit.inserted.len()));
+        let start = edit.start + removed - added;
+        let stretch = start..start + edit.removed;
+        places.extend(stretch.map(|place| (recorded[place].as_ptr() as usize, place)));
+        added += edit.inserted.len();
+        removed += edit.removed;
     }
-    pieces
+    places
+}
+
+/// Instructions for the edits of a list.
+pub struct ListPieces {
+    pub pieces: Vec<Piece>,
+    /// How many items are put into the list that do not only change their places in it.
+    pub n_new: usize,
+}
+
+impl ListPieces {
+    pub fn new(py: Python<'_>, recorded: &[Py<PyAny>], edits: &[ListEdit]) -> Self {
+        let inserted = || edits.iter().flat_map(|edit| &edit.inserted);
+        // Many items only move to another place, as those of heaps do.
+        let places = match edits.len() {
+            0 | 1 => FxHashMap::default(),
+            _ => removed_places(recorded, edits),
+        };
+        let place_of = |item: &Py<PyAny>| places.get(&(item.as_ptr() as usize)).copied();
+        let moved: Vec<usize> = inserted().filter_map(place_of).collect();
+        let n_new = inserted().count() - moved.len();
+        let are_lifted = moved.len() >= MIN_LIFTED;
+        let mut pieces = Vec::new();
+        if are_lifted {
+            pieces.push(Piece::Lift(moved));
+        }
+        let mut stop = 0;
+        for edit in edits {
+            let mut n_lifted = 0;
+            let is_lifted = |item| are_lifted && place_of(item).is_some();
+            if edit.removed == edit.inserted.len() && edit.inserted.iter().all(is_lifted) {
+                pieces.push(Piece::ReplaceLifted(edit.start - stop, edit.removed));
+                stop = edit.start + edit.removed;
+                continue;
+            }
+            for item in &edit.inserted {
+                if is_lifted(item) {
+                    n_lifted += 1;
+                    continue;
+                }
+                if n_lifted > 0 {
+                    pieces.push(Piece::Count(op::LIFTED, std::mem::take(&mut n_lifted)));
+                }
+                pieces.push(Piece::Value(item.clone_ref(py)));
+            }
+            if n_lifted > 0 {
+                pieces.push(Piece::Count(op::LIFTED, n_lifted));
+            }
+            pieces.push(Piece::Splice(edit.start, edit.removed, edit.inserted.len()));
+        }
+        ListPieces { pieces, n_new }
+    }
 }
 
 /// A value of an instance or dict, to be recorded in this place among the record's children.
@@ -213,6 +274,23 @@ pub fn apply_new_values(recorded: &mut Recorded, values: Vec<NewValue>) -> Vec<P
 }
 
 pub fn value_pieces(py: Python<'_>, recorded: &Recorded, values: &[NewValue]) -> Vec<Piece> {
+    if let [(place, value)] = values {
+        let value = Piece::Value(value.clone_ref(py));
+        return match recorded {
+            Recorded::Instance(layout, _) => {
+                let name = || layout.names[*place].clone_ref(py);
+                vec![
+                    Piece::Name(name()),
+                    value,
+                    Piece::SetAttribute(op::SET_ATTRIBUTE, name()),
+                ]
+            }
+            recorded => {
+                let key = Piece::Value(recorded.children()[place - 1].clone_ref(py));
+                vec![key, value, Piece::Code(op::SET_ITEM)]
+            }
+        };
+    }
     let mut pieces = Vec::new();
     for (place, value) in values {
         let key = match recorded {

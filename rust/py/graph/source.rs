@@ -10,8 +10,8 @@ use pyo3::types::{PyBytes, PyDict, PyList, PyString, PyTuple};
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::changes::{
-    apply_list_edits, apply_new_values, inserted_addresses, list_edits, list_pieces, n_inserted,
-    new_values, pieces, value_pieces, ListEdit, NewValue, Piece, Removed,
+    apply_list_edits, apply_new_values, inserted_addresses, list_edits, new_values, pieces,
+    value_pieces, ListEdit, ListPieces, NewValue, Piece, Removed,
 };
 use super::checkpoint::{checkpoint, is_opaque_unchanged};
 use super::kind::Kind;
@@ -519,8 +519,7 @@ impl Source {
                     let Recorded::List(items) = &mut graph.nodes[number as usize].recorded else {
                         return Ok(false);
                     };
-                    let pieces = list_pieces(py, &edits);
-                    // Many items only move to another place, as those of heaps do.
+                    let pieces = ListPieces::new(py, items, &edits).pieces;
                     let inserted = inserted_addresses(&edits);
                     let lost = apply_list_edits(items, edits);
                     let lost = lost.iter().map(|item| item.as_ptr() as usize);
@@ -743,10 +742,10 @@ fn clone_lists(
             continue;
         }
         let edits = list_edits(old_items, list);
-        if n_inserted(&edits) > list.len() / 2 {
+        let ListPieces { pieces, n_new } = ListPieces::new(py, old_items, &edits);
+        if n_new > list.len() / 2 {
             continue;
         }
-        let pieces = list_pieces(py, &edits);
         let Some(new_items) = Recorded::capture(Kind::List, new)? else {
             continue;
         };
