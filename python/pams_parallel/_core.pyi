@@ -291,6 +291,8 @@ class Replica:
         """As :meth:`Source.numbers_of`; counterparts have the same numbers."""
     def objects(self, numbers: Buffer, /) -> list[Any]:
         """As :meth:`Source.objects`."""
+    def prngs_of(self, agents: Buffer, /) -> bytes:
+        """As :meth:`Source.prngs_of`: what agents had at the latest frame."""
     def random_state_packer(self, prngs: Buffer, /) -> RandomStatePacker:
         """A packer of generators' states relative to those at the latest frame.
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from pams.order import LIMIT_ORDER, MARKET_ORDER
 
 from .failures import Failure, FailureKind, record_failure
-from .simulation_objects import order_books, select_numbered, simulation_objects
+from .simulation_objects import agents_of, order_books, select_numbered, simulation_objects
 from .snapshot import Encoder, ForeignReferenceError, library_reducers
 
 if TYPE_CHECKING:
@@ -100,6 +100,7 @@ class ResultsOfReplica:
         self._simulator = simulator
         # What agents take away from the simulation can be in what they return all the same.
         self._at_first = simulation_objects(simulator, structure_only=not has_listed_values)
+        self._agents = agents_of(simulator)
         self._has_listed_values = has_listed_values
 
     def encode(self, answers: Sequence[Answer]) -> Encoded:
@@ -109,11 +110,17 @@ class ResultsOfReplica:
             if encoded is not None:
                 return encoded
         now = simulation_objects(self._simulator)
-        objects = [*self._at_first, *now]
+        objects = [*self._at_first, *self._prngs_at_first(), *now]
         numbers, is_known = select_numbered(self._replica.numbers_of(objects))
         known = list(compress(objects, is_known))
         foreign = compress(objects, map(not_, is_known))
         return encode_answers(answers, known, foreign)._replace(references=numbers)
+
+    def _prngs_at_first(self) -> list[Any]:
+        """Generators that the agents had when the task began."""
+        agents, _ = select_numbered(self._replica.numbers_of(self._agents))
+        prngs, _ = select_numbered(self._replica.prngs_of(agents))
+        return self._replica.objects(prngs)
 
     def _encode_simple(self, answers: Sequence[Answer]) -> Encoded | None:
         lists: list[Any] = []

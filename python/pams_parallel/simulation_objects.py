@@ -48,7 +48,7 @@ def simulation_objects(simulator: Any, *, structure_only: bool = False) -> list[
         The objects. The order depends on nothing but the simulation; an object can be in the
         list several times.
     """
-    agents = _sequence(simulator, "agents")
+    agents = agents_of(simulator)
     markets = _sequence(simulator, "markets")
     sessions = _sequence(simulator, "sessions")
     hooks = _sequence(simulator, "event_hooks")
@@ -79,6 +79,11 @@ def simulation_objects(simulator: Any, *, structure_only: bool = False) -> list[
         if type(value) in _CONTAINERS
     ]
     return [simulator, *singles, *containers, *prngs, *orders, *agents]
+
+
+def agents_of(simulator: Any) -> list[Any]:
+    """Collect the agents of a simulator, in a list of their own."""
+    return _sequence(simulator, "agents")
 
 
 def select_numbered(numbers: bytes) -> tuple[bytes, list[bool]]:

@@ -460,6 +460,22 @@ def return_list_of_market(agent: Any, market: Any) -> Any:
     return market.spare_list
 
 
+def steal_generator(agent: Any, market: Any) -> Any:
+    """The generator of the other agent, which does not have it any more."""
+    (victim,) = [other for other in agent.simulator.agents if other is not agent]
+    if victim.prng is None or agent.agent_id:
+        return []
+    order = limit_order(agent, 290.0)
+    order.tag, order.owner = victim.prng, victim
+    victim.prng = None
+    return [order]
+
+
+def assert_generator(market: Any, received: Any) -> None:
+    (order,) = [order for orders in received for order in orders]
+    assert order.tag is order.owner.prng is not None
+
+
 def assert_cancels(market: Any, received: Any) -> None:
     for orders in received:
         assert all(cancel.order is market.buy_order_book.priority_queue[0] for cancel in orders)
@@ -482,6 +498,7 @@ RESULTS = [
     (tag_with_list, 1, assert_tags),
     (tag_with_dict, 1, assert_tags),
     (return_list_of_market, 1, assert_list_of_market),
+    (steal_generator, 2, assert_generator),
 ]
 
 

@@ -185,7 +185,7 @@ impl Graph {
     /// Numbers of the generators of agents, as recorded: of what they have as `prng`.
     ///
     /// `None` for an agent with another kind of attribute or generator.
-    pub fn prngs_of(
+    fn prngs_of(
         &self,
         py: Python<'_>,
         agents: &[u32],
@@ -235,6 +235,20 @@ impl Graph {
             numbers.push(number.filter(|number| is_generator(*number)));
         }
         Ok(numbers)
+    }
+
+    /// As [`Graph::prngs_of`], of and as little-endian uint32.
+    pub fn packed_prngs_of<'py>(
+        &self,
+        py: Python<'py>,
+        agents: &Bound<'py, PyAny>,
+        number_at: impl Fn(usize) -> Option<u32>,
+    ) -> PyResult<Bound<'py, PyBytes>> {
+        let prngs = self.prngs_of(py, &read_numbers(agents)?, number_at)?;
+        let bytes = prngs
+            .iter()
+            .flat_map(|number| number.unwrap_or(NO_NUMBER).to_le_bytes());
+        Ok(PyBytes::new(py, &bytes.collect::<Vec<u8>>()))
     }
 
     /// Records new word indices of generators, by number.

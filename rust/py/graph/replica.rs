@@ -177,6 +177,19 @@ impl Replica {
         self.contents.decoded.objects_at(py, numbers)
     }
 
+    /// Numbers of the generators of agents (by number, both little-endian uint32), as they were at
+    /// the latest frame.
+    #[pyo3(signature = (agents, /))]
+    fn prngs_of<'py>(
+        &self,
+        py: Python<'py>,
+        agents: &Bound<'py, PyAny>,
+    ) -> PyResult<Bound<'py, PyBytes>> {
+        let contents = &self.contents;
+        let number_at = |at| contents.encoder.as_ref()?.number_at(at);
+        contents.graph.packed_prngs_of(py, agents, number_at)
+    }
+
     /// A packer of the states of generators (by number), relative to the latest frame.
     #[pyo3(signature = (prngs, /))]
     fn random_state_packer(

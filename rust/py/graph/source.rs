@@ -19,7 +19,7 @@ use super::numpy_random::{pickled_state, state};
 use super::reach::unreachable;
 use super::recorded::{reference_count, Dicts, Layout, RandomRecord, Recorded};
 use crate::py::encoder::{Encoder, RootNames};
-use crate::py::numbers::{numbers as read_numbers, numbers_or_none, NO_NUMBER};
+use crate::py::numbers::{numbers as read_numbers, numbers_or_none};
 use crate::py::packed_states::RandomStates;
 use crate::py::prefetch;
 use crate::py::random::RandomLayout;
@@ -205,13 +205,8 @@ impl Source {
         agents: &Bound<'py, PyAny>,
     ) -> PyResult<Bound<'py, PyBytes>> {
         let encoder = self.latest()?;
-        let agents = read_numbers(agents)?;
         let graph = &encoder.shadow().graph;
-        let prngs = graph.prngs_of(py, &agents, |at| encoder.number_at(at))?;
-        let bytes = prngs
-            .iter()
-            .flat_map(|number| number.unwrap_or(NO_NUMBER).to_le_bytes());
-        Ok(PyBytes::new(py, &bytes.collect::<Vec<u8>>()))
+        graph.packed_prngs_of(py, agents, |at| encoder.number_at(at))
     }
 
     /// Unpack the states of generators, packed by a replica at the latest frame.
