@@ -109,8 +109,8 @@ impl Encoder {
         Ok(encoder)
     }
 
-    /// An encoder for [`Encoder::fingerprint`] only.
-    pub fn for_fingerprints(
+    /// An encoder for [`Encoder::fingerprint`] or a checkpoint.
+    pub fn without_shadow(
         py: Python<'_>,
         externals: &[Py<PyAny>],
         reducers: Option<&Bound<'_, PyDict>>,
@@ -177,6 +177,25 @@ impl Encoder {
         Ok(())
     }
 
+    /// Makes room for so many objects.
+    pub fn expect_objects(&mut self, count: usize) {
+        self.memo.reserve(count);
+        self.held.reserve(count);
+    }
+
+    /// How many objects have been numbered.
+    pub fn numbered_count(&self) -> usize {
+        match &self.shadow {
+            Some(shadow) => shadow.graph.nodes.len(),
+            None => self.objects as usize,
+        }
+    }
+
+    /// Whether a class of the user's may have been asked how to copy its instances.
+    pub fn has_called_hooks(&self) -> bool {
+        self.epoch > 0
+    }
+
     /// How many shapes have been defined.
     pub fn shape_count(&self) -> u32 {
         self.shapes
@@ -205,6 +224,10 @@ impl Encoder {
     /// Where a frame is written to.
     pub fn out(&mut self) -> &mut impl Write {
         &mut self.output.buffer
+    }
+
+    pub fn has_shadow(&self) -> bool {
+        self.shadow.is_some()
     }
 
     pub fn shadow(&self) -> &Shadow {

@@ -15,40 +15,54 @@ use crate::py::encoder::{Encoder, RootNames};
 use crate::wire::{op, Preface, Write};
 
 /// Encodes what the shadow of `known` stands for; `None` if it does not stand for what there is.
+///
+/// Two encoders are given that have encoded nothing yet. The first one has no shadow and is much
+/// faster. Only hooks of classes can make what it writes of an object differ from what the object
+/// is before and after; then the other one is taken, which writes what it records.
 pub fn checkpoint<'py>(
     known: &mut Encoder,
-    mut fresh: Encoder,
+    (fresh, recording): (Encoder, Encoder),
     preface: Preface,
     roots: &Bound<'py, PyTuple>,
     names: &[String],
 ) -> PyResult<Option<Bound<'py, PyBytes>>> {
     let py = roots.py();
-    preface.put(fresh.out());
-    for (root, name) in roots.iter().zip(names) {
-        fresh.add_root(py, &root, &RootNames::One(name.clone()))?;
-    }
-    let Some(mut numbers) = numbers_in_shadow(py, known, &mut fresh)? else {
-        return Ok(None);
-    };
-    let shapes = fresh.shape_count();
-    if !fresh.put_shapes_of(py, known)? {
+    if known.shadow().graph.is_untrackable {
         return Ok(None);
     }
-    // Last of all, since anything before it can have run user code.
-    let opaque: Vec<u32> = known.shadow().opaque.iter().copied().collect();
-    for number in opaque {
-        if !is_opaque_unchanged(py, known, number)? {
+    for mut fresh in [fresh, recording] {
+        fresh.expect_objects(known.shadow().graph.nodes.len());
+        preface.put(fresh.out());
+        for (root, name) in roots.iter().zip(names) {
+            fresh.add_root(py, &root, &RootNames::One(name.clone()))?;
+        }
+        let Some(mut numbers) = numbers_in_shadow(py, known, &mut fresh)? else {
+            return Ok(None);
+        };
+        let shapes = fresh.shape_count();
+        if !fresh.put_shapes_of(py, known)? {
             return Ok(None);
         }
+        if fresh.has_called_hooks() && !fresh.has_shadow() {
+            continue;
+        }
+        // Last of all, since anything before it can have run user code.
+        let opaque: Vec<u32> = known.shadow().opaque.iter().copied().collect();
+        for number in opaque {
+            if !is_opaque_unchanged(py, known, number)? {
+                return Ok(None);
+            }
+        }
+        if !is_as_recorded(py, known)? || fresh.has_shadow() && !is_as_recorded(py, &mut fresh)? {
+            return Ok(None);
+        }
+        // Writing the shapes can have numbered more objects, e.g. classes.
+        numbers.resize(fresh.numbered_count(), None);
+        put_numbers(fresh.out(), shapes, &numbers, &known.shadow().free);
+        let n_kept = numbers.iter().flatten().count();
+        return fresh.finish_frame_of(py, n_kept as u32).map(Some);
     }
-    if !is_as_recorded(py, known)? || !is_as_recorded(py, &mut fresh)? {
-        return Ok(None);
-    }
-    // Writing the shapes can have numbered more objects, e.g. classes.
-    numbers.resize(fresh.shadow().graph.nodes.len(), None);
-    put_numbers(fresh.out(), shapes, &numbers, &known.shadow().free);
-    let n_kept = numbers.iter().flatten().count();
-    fresh.finish_frame_of(py, n_kept as u32).map(Some)
+    Ok(None)
 }
 
 /// Numbers in the shadow of `known` by the numbers that the objects got in `fresh`, which encodes
@@ -76,7 +90,7 @@ fn numbers_in_shadow(
     if pairs.len() + known.shadow().free.len() != known.shadow().graph.nodes.len() {
         return Ok(None);
     }
-    let mut numbers = vec![None; fresh.shadow().graph.nodes.len()];
+    let mut numbers = vec![None; fresh.numbered_count()];
     for (found, number) in pairs {
         numbers[found as usize] = Some(number);
     }

@@ -106,7 +106,7 @@ impl Replica {
         contents.decoded = decoded;
         if preface.is_keyframe {
             let reducers = self.reducers.as_ref().map(|reducers| reducers.bind(py));
-            contents.encoder = Some(Encoder::for_fingerprints(py, &self.externals, reducers)?);
+            contents.encoder = Some(Encoder::without_shadow(py, &self.externals, reducers)?);
         }
         let has_finalizers = contents.take_up(py, changes)?;
         // Finalizers of what was dropped may have changed the rest.

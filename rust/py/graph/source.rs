@@ -144,7 +144,11 @@ impl Source {
         let py = roots.py();
         self.latest()?;
         let names = root_names(roots, names)?;
-        let fresh = self.new_encoder(py)?;
+        let reducers = self.reducers.as_ref().map(|reducers| reducers.bind(py));
+        let fresh = (
+            Encoder::without_shadow(py, &self.externals, reducers)?,
+            self.new_encoder(py)?,
+        );
         let preface = Preface {
             sequence: self.next_sequence - 1,
             ..self.preface(true)
