@@ -4,6 +4,7 @@ pub mod chunking;
 pub mod error;
 pub mod known_floats;
 pub mod mersenne;
+pub mod process_watch;
 mod py;
 pub mod random_states;
 pub mod stretches;
@@ -25,6 +26,7 @@ mod _core {
         functions::{chunk_bounds, index_of},
         graph::{replica::Replica, source::Source},
         packed_states::{RandomStatePacker, RandomStates},
+        processes::{end_with_process, process_start_time},
         watch::Watch,
     };
 

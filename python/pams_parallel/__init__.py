@@ -13,11 +13,12 @@ from __future__ import annotations
 
 from . import snapshot
 from ._core import __version__
-from .runners import JaxAgentParallelRunner, MultiProcessAgentParallelRunner
+from .runners import JaxAgentParallelRunner, MultiProcessAgentParallelRunner, WorkerDiedError
 
 __all__ = [
     "JaxAgentParallelRunner",
     "MultiProcessAgentParallelRunner",
+    "WorkerDiedError",
     "__version__",
     "snapshot",
 ]

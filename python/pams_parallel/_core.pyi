@@ -26,9 +26,11 @@ __all__ = [
     "__version__",
     "changed_attributes",
     "chunk_bounds",
+    "end_with_process",
     "index_of",
     "loads",
     "positions_with",
+    "process_start_time",
     "slow_path",
 ]
 
@@ -388,6 +390,11 @@ class Watch:
         packer: packer for the states of their generators.
         replica: replica that the agents belong to, if they do.
         numbers: their numbers in it (little-endian ``uint32``).
+        mark: writable and aligned, 4 bytes, in native byte order: the position of the agent that
+            is being asked plus 2, for whoever maps the same memory.
+
+    Raises:
+        ValueError: ``mark`` is something else.
     """
 
     def __new__(
@@ -396,6 +403,7 @@ class Watch:
         packer: RandomStatePacker,
         replica: Replica | None = None,
         numbers: Buffer | None = None,
+        mark: Buffer | None = None,
     ) -> Watch: ...
     @property
     def changed(self) -> list[Any]:
@@ -446,6 +454,24 @@ def chunk_bounds(n_items: int, n_chunks: int, /) -> list[tuple[int, int]]:
         ValueError: ``n_items`` is negative or ``n_chunks`` is less than 1.
     """
 
+def end_with_process(pid: int, start_time: int | None, directory: str | None, /) -> bool:
+    """Have this process end when another one is gone, whatever it is doing then.
+
+    If the other one is gone already, this process ends at once. A thread that needs no GIL
+    sees to it; a forked child does not inherit it.
+
+    Args:
+        pid: number of the other process.
+        start_time: its :func:`process_start_time`, since numbers are given again.
+        directory: what is deleted first, if it exists.
+
+    Returns:
+        Whether this platform can do that.
+
+    Raises:
+        OSError: the thread cannot be started.
+    """
+
 def index_of(items: list[Any], obj: object, /) -> int:
     """Index of the first item that *is* ``obj``, or -1. Never compares by value."""
 
@@ -457,6 +483,12 @@ def positions_with(objs: list[Any], name: str, /) -> list[int]:
     Args:
         objs: objects.
         name: name of the attribute.
+    """
+
+def process_start_time(pid: int, /) -> int | None:
+    """When a process started, in units that only this machine knows.
+
+    ``None`` if there is no such process, or if this platform does not tell.
     """
 
 def slow_path(

@@ -1,19 +1,24 @@
-"""Ending an executor whose tasks may still run.
+"""The processes of a pool: which there are, which have ended, and ending them.
 
 :meth:`concurrent.futures.Executor.shutdown` lets running tasks finish, which can take for ever.
 The processes of a pool can be ended; that they are only reachable through private attributes
-before Python 3.14 is the reason for this module.
+is the reason for this module.
 """
 
 from __future__ import annotations
 
 import contextlib
+import multiprocessing
+import multiprocessing.context
 import threading
 import time
 from collections.abc import Iterable
 from concurrent.futures import Executor, Future, ProcessPoolExecutor
+from multiprocessing.connection import wait
 from multiprocessing.process import BaseProcess
 from typing import Any
+
+from .interrupts import interrupts_deferred
 
 # Seconds for workers to react to SIGTERM before they are killed.
 _TERMINATION_TIME = 0.5
@@ -21,6 +26,51 @@ _TERMINATION_TIME = 0.5
 _BLOCKED_TIME = 1.0
 # Seconds after which a pool that does not end is left alone.
 _TIME_LIMIT = 30.0
+
+
+def worker_processes(pool: ProcessPoolExecutor) -> dict[int, BaseProcess]:
+    """Worker processes of a pool by their number, as far as they are known.
+
+    Args:
+        pool: the pool. Once it is shut down, it does not know them any more.
+    """
+    processes: Any = getattr(pool, "_processes", None)
+    return processes.copy() if isinstance(processes, dict) else {}
+
+
+def has_ended(process: BaseProcess) -> bool:
+    """Whether a process has ended.
+
+    Args:
+        process: a child of this process.
+    """
+    try:
+        if wait([process.sentinel], timeout=0):
+            return True
+        if isinstance(process, _CHILDREN_OF_FORK_SERVER):
+            # The exit code comes through the sentinel and can be read only once, by the thread
+            # that waits for it; this one only looks whether that has happened.
+            return getattr(getattr(process, "_popen", None), "returncode", None) is not None
+        # A process that the worker has forked can keep the sentinel from telling.
+        return not process.is_alive()
+    except ValueError:  # closed by the pool, so it has ended
+        return True
+
+
+_CHILDREN_OF_FORK_SERVER: tuple[type[BaseProcess], ...] = tuple(
+    filter(None, [getattr(multiprocessing.context, "ForkServerProcess", None)])
+)
+
+
+def exit_code(process: BaseProcess) -> int | None:
+    """Exit code of a process whose pool has ended; ``None`` if it is not known.
+
+    Args:
+        process: a child of this process.
+    """
+    with contextlib.suppress(ValueError):
+        return process.exitcode
+    return None
 
 
 def abandon(executor: Executor, futures: Iterable[Future[Any]]) -> None:
@@ -34,7 +84,8 @@ def abandon(executor: Executor, futures: Iterable[Future[Any]]) -> None:
         futures: futures that it returned for the tasks.
     """
     if isinstance(executor, ProcessPoolExecutor):
-        _end_process_pool(executor)
+        with interrupts_deferred():
+            _end_process_pool(executor)
         return
     for future in futures:
         future.cancel()
@@ -65,7 +116,7 @@ def _end_process_pool(pool: ProcessPoolExecutor) -> None:
     began = last_seen = time.monotonic()
     while True:
         processes.update((internals._processes or {}).copy().values())
-        alive = _alive(processes)
+        alive = [process for process in processes if not has_ended(process)]
         now = time.monotonic()
         if now - began > _TIME_LIMIT or not (alive or shutdown.is_alive()):
             return
@@ -82,12 +133,3 @@ def _end_process_pool(pool: ProcessPoolExecutor) -> None:
             with contextlib.suppress(OSError):
                 ends.pop().close()
         time.sleep(0.002)
-
-
-def _alive(processes: Iterable[BaseProcess]) -> list[BaseProcess]:
-    alive = []
-    for process in processes:
-        with contextlib.suppress(ValueError):  # closed by the pool, so it has ended
-            if process.is_alive():
-                alive.append(process)
-    return alive

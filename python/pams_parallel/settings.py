@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import difflib
 import multiprocessing
+import threading
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -70,6 +71,21 @@ def _parse_fraction(value: Any) -> float:
     return float(value)
 
 
+def _parse_restarts(value: Any) -> int:
+    is_integer = isinstance(value, int) and not isinstance(value, bool)
+    if not is_integer or value < 0:
+        raise ValueError(f"must be an integer of at least 0, but {_shown(value)} is given")
+    return int(value)
+
+
+def _parse_seconds(value: Any) -> float:
+    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    # No larger than what a lock can wait for.
+    if not (is_number and 0 < value <= threading.TIMEOUT_MAX):  # which nan is not
+        raise ValueError(f"must be a positive number of seconds, but {_shown(value)} is given")
+    return float(value)
+
+
 def _parse_text(value: Any) -> str:
     if not isinstance(value, str) or not value.strip() or "\0" in value:
         raise ValueError(f"must be a non-empty string, but {value!r} is given")
@@ -112,6 +128,8 @@ PROCESS_RUNNER_KEYS: tuple[Key, ...] = (
     Key("numParallel", "num_parallel", _parse_positive_int),
     Key("startMethod", "start_method", parse_start_method),
     Key("snapshotMode", "snapshot_mode", _parse_snapshot_mode),
+    Key("maxWorkerRestarts", "max_worker_restarts", _parse_restarts),
+    Key("taskTimeout", "task_timeout", _parse_seconds),
 )
 
 JAX_RUNNER_KEYS: tuple[Key, ...] = (

@@ -1,8 +1,10 @@
-"""How frames get from the main process to the workers.
+"""Memory that the main process and its workers share, and how frames get to the workers through it.
 
 Workers of a :class:`concurrent.futures.ProcessPoolExecutor` run on the same machine, so they map
 large frames from one file: on Linux a ``memfd``, which has no name that could be left behind and
-does not depend on the size of ``/dev/shm``, elsewhere a file in a private directory.
+does not depend on the size of ``/dev/shm``, elsewhere a file in a private directory. The name of
+the directory is fixed before there is any file in it, so that workers, who are told it when they
+start, can delete it if the main process is killed.
 
 A whole snapshot (:class:`Transport`) takes the place of the one of the batch before, so it must
 not outlive the tasks of its batch. Small ones, and those for any other executor, travel inside
@@ -13,10 +15,11 @@ become longer than another keyframe, so that a worker that is new or behind can 
 from __future__ import annotations
 
 import contextlib
+import errno
 import mmap
 import os
-import shutil
 import tempfile
+import threading
 import uuid
 import weakref
 from array import array
@@ -28,6 +31,74 @@ if TYPE_CHECKING:
 
 # Largest frame, in bytes, that travels inside a task.
 INLINE_LIMIT = 64 * 1024
+
+
+class Store:
+    """A file that workers can open, as long as this object lives.
+
+    Nobody can make it shorter, where the system allows that: reading mapped memory that is gone
+    kills a process.
+
+    Args:
+        name: what a ``memfd`` is called where open files are listed.
+
+    Attributes:
+        file: the file, which can be mapped for reading and writing.
+        path: where processes of the same user find it.
+
+    Raises:
+        OSError: there is neither a ``memfd`` nor a temporary directory.
+    """
+
+    def __init__(self, name: str) -> None:
+        try:
+            self.file, self.path, is_named = _open_memfd(name) or _open_temporary_file()
+        except OSError as error:
+            raise no_memory(error) from error
+        named = self.path if is_named else None
+        self._finalizer = weakref.finalize(self, _discard, self.file, named, os.getpid())
+
+    def close(self) -> None:
+        """Release the file. Mappings of it stay readable."""
+        self._finalizer()
+
+
+def private_directory() -> str | None:
+    """Directory in which files of this process lie, if there are any.
+
+    Returns:
+        Its path; ``None`` if there is no directory for temporary files.
+    """
+    try:
+        place = os.getpid(), tempfile.gettempdir()
+    except OSError:
+        return None
+    # Nobody can guess the name, so nobody else can have made the directory.
+    name = f"pams-parallel-{uuid.uuid4().hex}"
+    return _directories.setdefault(place, os.path.join(place[1], name))
+
+
+# By the process, as a forked child inherits the dict, and the place for temporary files.
+_directories: dict[tuple[int, str], str] = {}
+
+
+def no_memory(error: OSError) -> OSError:
+    """Say what to do if there is no room for a file of :class:`Store`.
+
+    Args:
+        error: what the system says.
+    """
+    try:
+        place = f"in {tempfile.gettempdir()!r}"
+    except OSError:
+        place = "in the directory for temporary files, which there is none"
+    return OSError(
+        error.errno or errno.ENOSPC,
+        f"{error.strerror or error}: there is no room for the copy of the simulation that workers "
+        "read. It lies in anonymous memory (memfd) where the system has that, else in a file "
+        f"{place}. Raise the limits of memory, size of files (ulimit -f) and open files "
+        "(ulimit -n), or let TMPDIR name a directory with enough room",
+    )
 
 
 class Frame:
@@ -64,12 +135,12 @@ class Transport:
 
     def __init__(self, *, mapped: bool) -> None:
         self.mapped = mapped
-        self._store: _Store | None = None
+        self._store: Store | None = None
 
     def sink(self) -> BinaryIO | None:
         """File for the frame of the next batch, for ``Encoder``; ``None`` if there is none."""
         if self.mapped and self._store is None:
-            self._store = _Store()
+            self._store = Store("pams-parallel")
         return None if self._store is None else self._store.file
 
     def frame(self, data: bytes | None, size: int) -> Frame:
@@ -82,7 +153,10 @@ class Transport:
         if data is not None:
             return Frame(data, "", size)
         assert self._store is not None
-        self._store.file.flush()
+        try:
+            self._store.file.flush()
+        except OSError as error:
+            raise no_memory(error) from error
         return Frame(None, self._store.path, size)
 
     def close(self) -> None:
@@ -137,14 +211,14 @@ class FrameLog:
     _GRACE = 64
 
     def __init__(self) -> None:
-        self._store: _Store | None = None
+        self._store: Store | None = None
         self._chain_token = b""
         self._token = b""
         self._first = 0
         self._ends: array[int] = array("Q")
-        self._former: tuple[_Store, Segment] | None = None
+        self._former: tuple[Store, Segment] | None = None
         # Stores that only tasks of the latest batch still need.
-        self._expired: list[_Store] = []
+        self._expired: list[Store] = []
 
     def append(self, frame: bytes, sequence: int, *, is_keyframe: bool) -> Chain:
         """Add a frame.
@@ -190,7 +264,7 @@ class FrameLog:
         self._former = former
 
     def _begin(self, sequence: int) -> None:
-        self._store = _Store()
+        self._store = Store("pams-parallel")
         self._token = uuid.uuid4().bytes
         self._first = sequence
         self._ends = array("Q")
@@ -198,8 +272,11 @@ class FrameLog:
     def _write(self, frame: bytes) -> Segment:
         assert self._store is not None
         file = self._store.file
-        file.write(frame)
-        file.flush()
+        try:
+            file.write(frame)
+            file.flush()
+        except OSError as error:
+            raise no_memory(error) from error
         self._ends.append(self.size + len(frame))
         return self._segment()
 
@@ -291,22 +368,11 @@ class ChainReader:
         self._token = b""
 
 
-class _Store:
-    """A file that workers can open, as long as this object lives."""
-
-    def __init__(self) -> None:
-        self.file, self.path, directory = _open_memfd() or _open_temporary_file()
-        self._finalizer = weakref.finalize(self, _discard, self.file, directory, os.getpid())
-
-    def close(self) -> None:
-        self._finalizer()
-
-
-def _open_memfd() -> tuple[BinaryIO, str, None] | None:
+def _open_memfd(name: str) -> tuple[BinaryIO, str, bool] | None:
     if not hasattr(os, "memfd_create"):
         return None
     try:
-        descriptor = os.memfd_create("pams-parallel")
+        descriptor = os.memfd_create(name, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     except OSError:
         return None
     process = f"/proc/{os.getpid()}"
@@ -321,20 +387,54 @@ def _open_memfd() -> tuple[BinaryIO, str, None] | None:
     if not reachable:
         os.close(descriptor)
         return None
-    return open(descriptor, "wb"), path, None
+    _forbid_to_shrink(descriptor)
+    return open(descriptor, "wb"), path, False
 
 
-def _open_temporary_file() -> tuple[BinaryIO, str, str]:
-    directory = tempfile.mkdtemp(prefix="pams-parallel-")
-    path = os.path.join(directory, "frame")
-    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
-    return open(path, "wb", opener=lambda name, _: os.open(name, flags, 0o600)), path, directory
+def _forbid_to_shrink(descriptor: int) -> None:
+    import fcntl
+
+    with contextlib.suppress(AttributeError, OSError):
+        fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK)
 
 
-def _discard(file: BinaryIO, directory: str | None, owner: int) -> None:
+def _open_temporary_file() -> tuple[BinaryIO, str, bool]:
+    directory = private_directory()
+    if directory is None:
+        raise FileNotFoundError(errno.ENOENT, "No usable temporary directory")
+    path = os.path.join(directory, uuid.uuid4().hex)
+    # Readable for mapping, too.
+    flags = os.O_RDWR | os.O_CREAT | os.O_EXCL
+    with _directory_lock:
+        with contextlib.suppress(FileExistsError):
+            os.mkdir(directory, 0o700)
+        file = open(path, "wb", opener=lambda name, _: os.open(name, flags, 0o600))  # noqa: SIM115
+    return file, path, True
+
+
+# Held while a file is made in the directory or removed from it, so that the directory does not
+# vanish in between.
+_directory_lock = threading.Lock()
+
+
+def _renew_lock() -> None:
+    # Another thread can have held it when this process was forked.
+    global _directory_lock
+    _directory_lock = threading.Lock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_renew_lock)
+
+
+def _discard(file: BinaryIO, path: str | None, owner: int) -> None:
     # What a full disk kept from being written is of no use any more.
     with contextlib.suppress(OSError):
         file.close()
     # A forked child has a copy of the finalizer, but the file is its parent's.
-    if directory is not None and os.getpid() == owner:
-        shutil.rmtree(directory, ignore_errors=True)
+    if path is not None and os.getpid() == owner:
+        with _directory_lock:
+            with contextlib.suppress(OSError):
+                os.unlink(path)
+            with contextlib.suppress(OSError):  # others are in it
+                os.rmdir(os.path.dirname(path))

@@ -23,12 +23,15 @@ from typing import Any, NamedTuple
 
 from ._core import RandomStatePacker, Watch
 from .failures import Failure, FailureKind, record_failure
+from .interrupts import leave_interrupts_to_main_process
+from .marks import MarkPlace, WorkerMark, begin
 from .replicas import RollBack, kept_replica
 from .results import CONSTANTS, Answer, Encoded, ResultsOfReplica, encode_answers
 from .simulation_objects import select_numbered, simulation_objects
 from .snapshot import Decoder
 from .synced import UNLISTABLE, take_values
 from .transport import Chain, Frame
+from .worker_watch import MainProcess, end_with
 
 _NO_NAMES: tuple[str, ...] = ()
 
@@ -138,8 +141,20 @@ class _OfThread(threading.local):
 _of_thread = _OfThread()
 
 
-def initialize_process(initialization: Initialization) -> None:
-    """Initializer of a process pool. Never raises: the tasks report what went wrong."""
+def initialize_process(main_process: MainProcess, initialization: Initialization | None) -> None:
+    """Initializer of a process pool. Never raises: the tasks report what went wrong.
+
+    Args:
+        main_process: with whom the worker ends.
+        initialization: what else has to be done, if anything.
+    """
+    end_with(main_process)
+    leave_interrupts_to_main_process()
+    if initialization is not None:
+        _attempt_in_process(initialization)
+
+
+def _attempt_in_process(initialization: Initialization) -> None:
     _outcomes[os.getpid(), initialization.token] = initialization.attempt()
 
 
@@ -166,11 +181,11 @@ def _initialize(required: bytes | Initialization) -> Outcome:
             if required.is_local:
                 # The executor runs tasks right on the main thread of the main process, where
                 # an initializer of workers must not run.
-                thread = threading.Thread(target=initialize_process, args=(required,))
+                thread = threading.Thread(target=_attempt_in_process, args=(required,))
                 thread.start()
                 thread.join()
             else:
-                initialize_process(required)
+                _attempt_in_process(required)
         return _outcomes[key]
 
 
@@ -185,12 +200,16 @@ class Task:
         initialization: what has to be done on the worker first, if anything; see
             :func:`_initialize`.
         owns_process: whether the worker is a process that runs nothing but this task.
+        mark: where the worker tells how far it is.
+        main_process: with whom the worker ends, if the pool has not seen to it.
     """
 
     __slots__ = (
         "agents",
         "frame",
         "initialization",
+        "main_process",
+        "mark",
         "names",
         "owns_process",
         "prngs",
@@ -206,6 +225,8 @@ class Task:
         names: Mapping[int, tuple[str, ...]],
         initialization: bytes | Initialization | None,
         owns_process: bool,
+        mark: MarkPlace | None = None,
+        main_process: MainProcess | None = None,
     ) -> None:
         self.frame = frame
         self.agents = agents
@@ -213,6 +234,8 @@ class Task:
         self.names = names
         self.initialization = initialization
         self.owns_process = owns_process
+        self.mark = mark
+        self.main_process = main_process
         # What the worker wants to be dropped together with the task.
         self.replica: _Replica | None = None
         self.rollback: RollBack | None = None
@@ -225,6 +248,8 @@ class Task:
             self.names,
             self.initialization,
             self.owns_process,
+            self.mark,
+            self.main_process,
         )
 
 
@@ -306,19 +331,22 @@ def run_chunk(task: Task) -> Result:
         The result. Exceptions are returned in it.
     """
     initialized = Outcome()
+    mark = begin(task.mark)
     try:
+        if task.main_process is not None:
+            end_with(task.main_process)
         if task.initialization is not None:
             initialized = _initialize(task.initialization)
         failure = initialized.failure
-        result = _run(task) if failure is None else Result(failure=failure)
+        result = _run(task, mark) if failure is None else Result(failure=failure)
     except BaseException as error:
         result = Result(failure=record_failure(FailureKind.TASK, error))
     return result._replace(warnings=initialized.warnings)
 
 
-def _run(task: Task) -> Result:
+def _run(task: Task, mark: WorkerMark | None) -> Result:
     if isinstance(task.frame, Chain):
-        return _run_on_replica(task, task.frame)
+        return _run_on_replica(task, task.frame, mark)
     if task.owns_process:
         task.replica = _Replica()
     with task.frame.open() as data:
@@ -339,11 +367,11 @@ def _run(task: Task) -> Result:
             return encode_answers(answers, known, foreign)
 
         with contextlib.closing(RandomStatePacker(data, offsets)) as packer:
-            watch = Watch(agents, packer)
-            return _ask_agents(task, agents, markets, watch, packer, encode)
+            watch = Watch(agents, packer, mark=None if mark is None else mark.state)
+            return _ask_agents(task, agents, markets, watch, packer, encode, mark)
 
 
-def _run_on_replica(task: Task, chain: Chain) -> Result:
+def _run_on_replica(task: Task, chain: Chain, mark: WorkerMark | None) -> Result:
     kept = kept_replica(CONSTANTS)
     task.rollback = RollBack(kept)
     replica = kept.catch_up(chain)
@@ -351,8 +379,8 @@ def _run_on_replica(task: Task, chain: Chain) -> Result:
     agents = replica.objects(task.agents)
     results = ResultsOfReplica(replica, simulator, has_listed_values=bool(task.names))
     with contextlib.closing(replica.random_state_packer(task.prngs)) as packer:
-        watch = Watch(agents, packer, replica, task.agents)
-        return _ask_agents(task, agents, markets, watch, packer, results.encode)
+        watch = Watch(agents, packer, replica, task.agents, None if mark is None else mark.state)
+        return _ask_agents(task, agents, markets, watch, packer, results.encode, mark)
 
 
 def _ask_agents(
@@ -362,6 +390,7 @@ def _ask_agents(
     watch: Watch,
     packer: RandomStatePacker,
     encode: Callable[[list[Answer]], Encoded],
+    mark: WorkerMark | None,
 ) -> Result:
     classes = list(map(type, agents))
     answers: list[Answer] = []
@@ -388,6 +417,8 @@ def _ask_agents(
     except BaseException as error:
         return Result(failure=record_failure(FailureKind.TASK, error, position))
 
+    if mark is not None:
+        mark.returning()
     encoded = encode(answers) if answers else Encoded()
     if encoded.failure is not None:
         return Result(failure=encoded.failure)

@@ -6,6 +6,7 @@
 use std::borrow::Cow;
 use std::ffi::{c_char, c_int, c_void};
 use std::mem::MaybeUninit;
+use std::sync::atomic::AtomicU32;
 
 use pyo3::ffi::{PyObject, Py_ssize_t};
 use pyo3::prelude::*;
@@ -99,6 +100,19 @@ impl Buffer {
         Some(unsafe {
             std::slice::from_raw_parts_mut(self.view.buf.cast::<u8>(), self.view.len as usize)
         })
+    }
+
+    /// A 32-bit word that other processes may look at, unless the buffer is read-only, too small
+    /// or not aligned.
+    pub fn shared_word(&self, index: usize) -> Option<&AtomicU32> {
+        let word = self.view.buf.cast::<AtomicU32>();
+        let n_words = self.view.len as usize / size_of::<AtomicU32>();
+        if self.readonly() || index >= n_words || !word.is_aligned() {
+            return None;
+        }
+        // SAFETY: the word lies within the exported, writable memory and is aligned. Whoever else
+        // writes to it does so with single stores of words, in this process or another one.
+        Some(unsafe { &*word.add(index) })
     }
 
     /// The bytes for use across calls of Python code: a copy unless they are `bytes` or a file

@@ -15,6 +15,7 @@ mod output;
 pub mod packed_states;
 mod path;
 mod prefetch;
+pub mod processes;
 mod random;
 mod runtime;
 mod types;

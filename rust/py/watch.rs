@@ -1,12 +1,15 @@
 //! What a worker has to know of every agent it asks, with as little work as possible: most agents
 //! submit nothing and change nothing but their generator.
 
-use pyo3::exceptions::PyIndexError;
+use std::sync::atomic::Ordering;
+
+use pyo3::exceptions::{PyIndexError, PyValueError};
 use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList};
 
 use super::attributes::changed_attributes;
+use super::buffer::Buffer;
 use super::graph::replica::Replica;
 use super::numbers::numbers as read_numbers;
 use super::packed_states::RandomStatePacker;
@@ -15,6 +18,34 @@ use super::runtime::Runtime;
 
 /// How many agents ahead of the one that is asked are fetched into the cache.
 const DISTANCE: usize = 2;
+
+/// The mark of the first agent; `python/pams_parallel/marks.py` has the others.
+const FIRST_MARK: u32 = 2;
+
+/// Where the main process can read which agent is being asked.
+struct Mark(Buffer);
+
+impl Mark {
+    fn get(obj: &Bound<'_, PyAny>) -> PyResult<Self> {
+        let buffer = Buffer::get(obj)?;
+        match buffer.shared_word(0) {
+            Some(_) => Ok(Mark(buffer)),
+            None => Err(PyValueError::new_err(
+                "mark must be a writable, aligned buffer of at least 4 bytes",
+            )),
+        }
+    }
+
+    fn set(&self, position: usize) {
+        if let Some(word) = self.0.shared_word(0) {
+            // The reader is another process, which also looks when this one has crashed.
+            word.store(
+                (position as u32).saturating_add(FIRST_MARK),
+                Ordering::Relaxed,
+            );
+        }
+    }
+}
 
 /// The attributes of an agent before it was asked.
 enum Before {
@@ -35,17 +66,19 @@ pub struct Watch {
     before: Option<Before>,
     changed: Option<Py<PyList>>,
     is_packed: bool,
+    mark: Option<Mark>,
 }
 
 #[pymethods]
 impl Watch {
     #[new]
-    #[pyo3(signature = (agents, packer, replica=None, numbers=None))]
+    #[pyo3(signature = (agents, packer, replica=None, numbers=None, mark=None))]
     fn new(
         agents: &Bound<'_, PyList>,
         packer: &Bound<'_, RandomStatePacker>,
         replica: Option<&Bound<'_, Replica>>,
         numbers: Option<&Bound<'_, PyAny>>,
+        mark: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<Self> {
         let replica = match (replica, numbers) {
             (Some(replica), Some(numbers)) => {
@@ -61,12 +94,16 @@ impl Watch {
             before: None,
             changed: None,
             is_packed: false,
+            mark: mark.map(Mark::get).transpose()?,
         })
     }
 
-    /// Take note of the attributes of the next agent, which is about to be asked.
+    /// Take note of the attributes of the next agent, which is about to be asked, and mark it.
     fn begin(&mut self, py: Python<'_>) -> PyResult<()> {
         let agent = self.agent(py)?;
+        if let Some(mark) = &self.mark {
+            mark.set(self.position);
+        }
         let dict = instance_dict(&agent)?;
         self.before = match &self.replica {
             Some((replica, numbers)) => {

@@ -291,16 +291,6 @@ def test_failure_is_raised_without_waiting_for_a_thread(scripted: Any, tmp_path:
         (tmp_path / "release").touch()
 
 
-def test_worker_that_dies(scripted: Any) -> None:
-    """What is raised is not specified here; that it is, and that nothing is left, is."""
-    runner = scripted([scripts.buy, misbehaviour.exit_process], workers=2)
-    before = states(runner)
-    with pytest.raises(Exception):  # noqa: B017, PT011
-        runner._run()
-    assert runner.executor is None
-    assert states(runner) == before
-
-
 # ---------------------------------------------------------------- results that do not pickle
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
+from .deaths import WorkerDiedError
 from .jax import JaxAgentParallelRunner
 from .process import MultiProcessAgentParallelRunner
 
-__all__ = ["JaxAgentParallelRunner", "MultiProcessAgentParallelRunner"]
+__all__ = ["JaxAgentParallelRunner", "MultiProcessAgentParallelRunner", "WorkerDiedError"]

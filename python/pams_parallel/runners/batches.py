@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import BrokenExecutor, CancelledError, Future, as_completed
+from concurrent.futures import TimeoutError as FuturesTimeoutError
 from typing import Any, NamedTuple
 
 from pams.agents import Agent
@@ -123,10 +124,24 @@ class Answers:
                 position += 1
 
 
-def wait_for_results(
-    batch: Batch, futures: Mapping[Future[Result], range]
-) -> list[tuple[range, Result]]:
-    """Wait until all tasks of a batch are done or one has failed.
+def wait_until_decided(futures: Iterable[Future[Result]], timeout: float) -> bool:
+    """Wait until all tasks are done or one has failed.
+
+    Args:
+        futures: futures of the tasks.
+        timeout: most seconds to wait.
+
+    Returns:
+        Whether it is so.
+    """
+    try:
+        return all(_failure(future) is None for future in as_completed(futures, timeout)) or True
+    except FuturesTimeoutError:
+        return False
+
+
+def results_of(batch: Batch, futures: Mapping[Future[Result], range]) -> list[tuple[range, Result]]:
+    """The results of a batch's tasks, which are all done unless one has failed.
 
     Args:
         batch: batch.
@@ -136,13 +151,10 @@ def wait_for_results(
         Positions and result of every chunk, in the order of the futures.
 
     Raises:
-        BaseException: a task has failed. Of several failures known at that moment, the one of the
+        BaseException: a task has failed. Of several failures known at this moment, the one of the
             agent asked first counts.
     """
-    for future in as_completed(futures):
-        if _failure(future) is not None:
-            break
-    else:
+    if all(future.done() and _failure(future) is None for future in futures):
         return [(positions, future.result()) for future, positions in futures.items()]
     failures: list[tuple[int, BaseException | Failure]] = []
     for future, positions in futures.items():

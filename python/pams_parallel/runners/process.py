@@ -17,7 +17,7 @@ import time
 import uuid
 import warnings
 import weakref
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import (
     BrokenExecutor,
@@ -41,6 +41,7 @@ from pams.simulator import Simulator
 
 from .._core import chunk_bounds, index_of
 from ..executors import abandon
+from ..marks import Marks
 from ..results import CONSTANTS
 from ..settings import PROCESS_RUNNER_KEYS, Key, near_misses, parse_settings, parse_start_method
 from ..snapshot import SlowPath, library_reducers, slow_path
@@ -51,20 +52,18 @@ from ..worker import (
     Result,
     Task,
     initialize_process,
-    run_chunk,
 )
-from .batches import (
-    Answers,
-    Batch,
-    BatchRecord,
-    has_ended_normally,
-    wait_for_results,
-    warnings_of_workers,
-)
+from ..worker_watch import MainProcess
+from .attempts import Attempt
+from .batches import Answers, Batch, BatchRecord, warnings_of_workers
+from .deaths import Restarts, Scene, WorkerDiedError
 from .snapshots import DeltaSnapshots, FullSnapshots, Snapshot
 
 # Batches of which the runner keeps a record.
 _MAX_RECORDS = 10_000
+
+# How often workers are replaced in a run unless the config says otherwise.
+_DEFAULT_RESTARTS = 3
 
 # What an agent submits.
 Orders = list[Order | Cancel]
@@ -89,6 +88,10 @@ class MultiProcessAgentParallelRunner(_PamsProcessRunner):
       one, at least one.
     * ``startMethod`` (``str``): start method of the workers, one of
       :func:`multiprocessing.get_all_start_methods`. Default: :attr:`default_start_method`.
+    * ``maxWorkerRestarts`` (``int``, at least 0): how often in a run a batch is repeated with new
+      workers because one has died. Default: 3.
+    * ``taskTimeout`` (number of seconds, more than 0): how long the task of a chunk may take.
+      Default: no limit.
     * ``snapshotMode`` (``"delta"`` or ``"full"``): whether workers keep a replica of the simulation
       and are sent what has changed (default), or are sent the whole simulation for every batch.
 
@@ -104,6 +107,8 @@ class MultiProcessAgentParallelRunner(_PamsProcessRunner):
         start_method: start method after ``_setup()``; ``None`` if nothing chose one.
         num_parallel: number of workers.
         snapshot_mode: ``"delta"`` or ``"full"``.
+        max_worker_restarts: value of ``maxWorkerRestarts``.
+        task_timeout: value of ``taskTimeout``; ``None`` if there is no limit.
         batch_records: a :class:`~pams_parallel.runners.batches.BatchRecord` of each of the latest
             10,000 batches: sizes and times.
         executor: executor; ``None`` before ``_setup()`` and after the run.
@@ -129,6 +134,17 @@ class MultiProcessAgentParallelRunner(_PamsProcessRunner):
         the agents have as attributes) are references to the main process's own objects. All
         else is a new copy after every call, changed or not; an unlisted attribute goes on
         referring to the old object.
+
+    Note:
+        **Workers that die or hang.** If a worker process dies, all workers are replaced and the
+        batch is repeated, with the same outcome, and a ``UserWarning`` tells of it. If the same
+        task ends its worker twice, or ``maxWorkerRestarts`` is reached,
+        :class:`~pams_parallel.WorkerDiedError` is raised. Agents whose ``submit_orders`` has
+        effects outside the simulation, e.g. writes files or calls a paid service, would have these
+        twice: set ``maxWorkerRestarts`` to 0 for them. If a task takes longer than
+        ``taskTimeout``, its worker is ended and :class:`TimeoutError` raised. Workers end with
+        the main process, also if it is killed. Other executors than process pools report the
+        death of workers in their own way; their tasks have a ``taskTimeout``, too.
 
     Note:
         **Limits.** Agents of one batch do not see what the others change (listed attributes, a
@@ -171,7 +187,12 @@ class MultiProcessAgentParallelRunner(_PamsProcessRunner):
         super().__init__(settings, prng, logger, simulator_class)
         self.start_method: str | None = None
         self.snapshot_mode = "delta"
+        self.max_worker_restarts = _DEFAULT_RESTARTS
+        self.task_timeout: float | None = None
         self._snapshots: FullSnapshots | DeltaSnapshots | None = None
+        # Marks of the tasks of the executor to which the weak reference refers.
+        self._marks: tuple[Callable[[], object], Marks] | None = None
+        self._restarts = Restarts(type(self).__name__)
         self._token = uuid.uuid4().bytes
         # What tasks for the executor that the first item returns carry so that their worker is
         # initialized: a token says that the executor has seen to it.
@@ -179,6 +200,10 @@ class MultiProcessAgentParallelRunner(_PamsProcessRunner):
             lambda: None,
             None,
         )
+        # The latest pool that has our initializer, which also ends workers with the main process.
+        self._own_pool: Callable[[], object] = lambda: None
+        # The latest attempt to have the tasks of the current batch done.
+        self._attempt: Attempt | None = None
         # Names that the agents of the current batch list, by id() of the agent.
         self._asked_names: dict[int, tuple[str, ...]] = {}
         self.batch_records: deque[BatchRecord] = deque(maxlen=_MAX_RECORDS)
@@ -223,6 +248,7 @@ class MultiProcessAgentParallelRunner(_PamsProcessRunner):
         """
         self._shutdown_executor()
         self.batch_records.clear()
+        self._restarts = Restarts(type(self).__name__)
         if isinstance(self.settings, Mapping):
             simulation = self.settings.get("simulation")
             if isinstance(simulation, Mapping):
@@ -256,6 +282,8 @@ class MultiProcessAgentParallelRunner(_PamsProcessRunner):
                 raise ValueError(f"{type(self).__name__}.default_start_method {error}") from None
         self.start_method = default
         self.snapshot_mode = "delta"
+        self.max_worker_restarts = _DEFAULT_RESTARTS
+        self.task_timeout = None
         for attribute, value in values.items():
             setattr(self, attribute, value)
 
@@ -268,14 +296,30 @@ class MultiProcessAgentParallelRunner(_PamsProcessRunner):
         provider = self._parallel_pool_provider
         if not (isinstance(provider, type) and issubclass(provider, ProcessPoolExecutor)):
             return provider(max_workers=self.num_parallel)
+        if multiprocessing.current_process().daemon:
+            raise RuntimeError(
+                f"{type(self).__name__} cannot start workers, because this process is daemonic, "
+                "i.e. a worker of multiprocessing.Pool or another process with daemon=True, and "
+                "such processes may not have children. Use "
+                "concurrent.futures.ProcessPoolExecutor, whose workers may, or SequentialRunner."
+            )
         initialization = self._get_initialization()
-        initializer: dict[str, Any] = {}
-        if initialization is not None:
-            initializer = {"initializer": initialize_process, "initargs": (initialization,)}
-        pool = provider(
-            max_workers=self.num_parallel, mp_context=self._get_mp_context(), **initializer
-        )
-        self._initialization = weakref.ref(pool), initialization and initialization.token
+        try:
+            pool = provider(
+                max_workers=self.num_parallel,
+                mp_context=self._get_mp_context(),
+                initializer=initialize_process,
+                initargs=(MainProcess.current(), initialization),
+            )
+        except OSError as error:
+            raise OSError(
+                error.errno,
+                f"{error.strerror or error}: the pipes and semaphores of a process pool cannot be "
+                "made. They need open files (ulimit -n) and, on Linux, a few bytes in /dev/shm; "
+                "SequentialRunner needs neither",
+            ) from error
+        self._own_pool = weakref.ref(pool)
+        self._initialization = self._own_pool, initialization and initialization.token
         return pool
 
     def _get_executor(self) -> Executor:
@@ -290,19 +334,29 @@ class MultiProcessAgentParallelRunner(_PamsProcessRunner):
         return executor
 
     def _shutdown_executor(self) -> None:
-        """Shut down the executor, if there is one, and free the memory of the frames."""
+        """Shut down the executor, if there is one, and free the memory that is shared with it."""
         executor: Executor | None = self.executor
         self.executor = None
         try:
             if executor is not None:
                 _shut_down(executor)
         finally:
-            self._close_snapshots()
+            self._close_memory()
+
+    def _close_memory(self) -> None:
+        """Free the memory that is shared with workers."""
+        self._close_marks()
+        self._close_snapshots()
 
     def _close_snapshots(self) -> None:
         snapshots, self._snapshots = self._snapshots, None
         if snapshots is not None:
             snapshots.close()
+
+    def _close_marks(self) -> None:
+        marks, self._marks = self._marks, None
+        if marks is not None:
+            marks[1].close()
 
     def _run(self) -> None:
         """Run the simulation; afterwards there is no executor, however the run ended."""
@@ -310,7 +364,7 @@ class MultiProcessAgentParallelRunner(_PamsProcessRunner):
             super()._run()
         finally:
             self._shutdown_executor()
-            self._close_snapshots()
+            self._close_memory()
 
     def _get_mp_context(self) -> BaseContext:
         """Get the multiprocessing context of the workers.
@@ -485,34 +539,25 @@ class MultiProcessAgentParallelRunner(_PamsProcessRunner):
         """Ask the agents of a batch, update them, and append their orders to ``submitted``."""
         start = time.perf_counter()
         with contextlib.ExitStack() as stack:
-            futures: dict[Future[Result], range] = {}
-            is_submitting = False
+            stack.callback(setattr, self, "_attempt", None)
             try:
                 chunks = self._chunks(agents)
-                executor = self._get_executor()
-                snapshot = self._take_snapshot(agents, executor)
+                snapshot = self._take_snapshot(agents, self._get_executor())
                 stack.callback(snapshot.close)
                 batch = Batch(agents, snapshot)
-                tasks = self._tasks(batch, chunks, executor)
                 encoded = time.perf_counter()
-                is_submitting = True
-                for task, positions in tasks:
-                    futures[executor.submit(run_chunk, task)] = positions
-                is_submitting = False
-                try:
-                    results = wait_for_results(batch, futures)
-                finally:
-                    self._pass_on_warnings(futures)
+                results = self._results(batch, chunks)
                 arrived = time.perf_counter()
                 answers = [Answers(batch, positions, result) for positions, result in results]
                 self._warn_about_lost_changes(answers)
             except BaseException as error:
-                # An interrupted submit() can have started a task without returning its future.
-                all_known = not is_submitting and not isinstance(error, BrokenExecutor)
-                if all_known and all(map(has_ended_normally, futures)):
+                attempt = self._attempt
+                if attempt is None or (
+                    attempt.has_ended_normally and not isinstance(error, BrokenExecutor)
+                ):
                     self._shutdown_executor()
                 else:
-                    self._abandon_executor(futures)
+                    self._abandon_executor(attempt)
                 raise
             self._asked_names = {id(agents[i]): names for i, names in batch.names.items()}
             stack.callback(self._asked_names.clear)
@@ -521,7 +566,7 @@ class MultiProcessAgentParallelRunner(_PamsProcessRunner):
         self.batch_records.append(
             BatchRecord(
                 n_agents=len(agents),
-                n_tasks=len(futures),
+                n_tasks=len(results),
                 frame_kind=batch.snapshot.kind,
                 frame_bytes=batch.snapshot.n_bytes,
                 result_bytes=sum(result.n_bytes for _, result in results),
@@ -530,6 +575,39 @@ class MultiProcessAgentParallelRunner(_PamsProcessRunner):
                 decode_seconds=time.perf_counter() - arrived,
             )
         )
+
+    def _results(self, batch: Batch, chunks: list[list[Agent]]) -> list[tuple[range, Result]]:
+        """Have the tasks of a batch done, again and again if their workers die.
+
+        Returns:
+            Positions in the batch and result of every chunk that is not empty.
+
+        Raises:
+            WorkerDiedError: they have died too often.
+            TimeoutError: a task has taken too long.
+            BaseException: a task has failed.
+        """
+        deaths_by_chunk: Counter[int] = Counter()
+        while True:
+            executor = self._get_executor()
+            marks = self._marks_for(executor, len(chunks))
+            attempt = self._attempt = Attempt(batch, executor, marks)
+            try:
+                attempt.submit(self._tasks(batch, chunks, executor, marks))
+                return attempt.wait(self.task_timeout)
+            except BrokenExecutor as error:
+                if not isinstance(executor, ProcessPoolExecutor):
+                    raise
+                scene = Scene(attempt)
+                self._end_executor(attempt)
+                limit = self.max_worker_restarts
+                try:
+                    text = self._restarts.decide(scene.deaths(), deaths_by_chunk, limit)
+                except WorkerDiedError as died:
+                    raise died from error
+                warnings.warn(text, stacklevel=3)
+            finally:
+                self._pass_on_warnings(attempt.futures)
 
     def _chunks(self, agents: list[Agent]) -> list[list[Agent]]:
         if not self._is_overridden("_split_agents_into_chunks"):
@@ -568,15 +646,37 @@ class MultiProcessAgentParallelRunner(_PamsProcessRunner):
             self._snapshots = snapshots
         return snapshots.take(self.simulator, agents)
 
+    def _marks_for(self, executor: Executor, n_chunks: int) -> Marks | None:
+        """Marks for the tasks of a batch, if workers can share memory with this process."""
+        if not isinstance(executor, ProcessPoolExecutor):
+            self._close_marks()
+            return None
+        if self._marks is not None:
+            owner, marks = self._marks
+            if owner() is executor and marks.n_chunks >= n_chunks:
+                marks.clear(n_chunks)
+                return marks
+            self._close_marks()
+        marks = Marks(max(n_chunks, self.num_parallel))
+        self._marks = weakref.ref(executor), marks
+        return marks
+
     def _tasks(
-        self, batch: Batch, chunks: list[list[Agent]], executor: Executor
+        self,
+        batch: Batch,
+        chunks: list[list[Agent]],
+        executor: Executor,
+        marks: Marks | None,
     ) -> list[tuple[Task, range]]:
         """Make a task of every chunk that is not empty, with its positions in the batch."""
         if self._initialization[0]() is not executor:
             self._initialization = weakref.ref(executor), self._get_initialization()
         _, initialization = self._initialization
+        has_initializer = self._own_pool() is executor
         owns_process = isinstance(executor, ProcessPoolExecutor)
-        tasks = []
+        # The initializer of our own pools sees to it.
+        main_process = MainProcess.current() if owns_process and not has_initializer else None
+        tasks: list[tuple[Task, range]] = []
         start = 0
         for chunk in chunks:
             positions = range(start, start + len(chunk))
@@ -589,16 +689,25 @@ class MultiProcessAgentParallelRunner(_PamsProcessRunner):
                     batch.names_at(positions),
                     initialization,
                     owns_process,
+                    None if marks is None else marks.place(len(tasks)),
+                    main_process,
                 )
                 tasks.append((task, positions))
         return tasks
 
-    def _abandon_executor(self, futures: Iterable[Future[Result]]) -> None:
+    def _end_executor(self, attempt: Attempt) -> None:
         """Shut the executor down without waiting for tasks that still run."""
         executor, self.executor = self.executor, None
         try:
             if executor is not None:
-                abandon(executor, futures)
+                abandon(executor, attempt.futures)
+        finally:
+            self._close_marks()
+
+    def _abandon_executor(self, attempt: Attempt) -> None:
+        """As :meth:`_end_executor`, and free the memory of the frames."""
+        try:
+            self._end_executor(attempt)
         finally:
             self._close_snapshots()
 

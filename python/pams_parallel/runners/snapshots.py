@@ -16,10 +16,10 @@ from .._core import RandomStates, positions_with
 from ..results import CONSTANTS
 from ..simulation_objects import select_numbered, simulation_objects
 from ..snapshot import Decoder, Encoder, Source, library_reducers
-from ..transport import INLINE_LIMIT, FrameLog, Transport
+from ..transport import INLINE_LIMIT, FrameLog, Transport, no_memory
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from pams.agents import Agent
     from pams.simulator import Simulator
@@ -93,17 +93,19 @@ class FullSnapshot:
 
     def __init__(self, transport: Transport, simulator: Simulator, agents: list[Agent]) -> None:
         encoder = Encoder(CONSTANTS, (), library_reducers(), transport.sink(), INLINE_LIMIT)
-        encoder.add((simulator, agents, simulator.markets), ("simulator", "agents", "markets"))
-        objects = simulation_objects(simulator)
-        numbers = encoder.numbers_of(objects)
-        encoder.add(numbers, "numbers")
+        with _memory_of_frames():
+            encoder.add((simulator, agents, simulator.markets), ("simulator", "agents", "markets"))
+            objects = simulation_objects(simulator)
+            numbers = encoder.numbers_of(objects)
+            encoder.add(numbers, "numbers")
         self._externals = (*CONSTANTS, *compress(objects, select_numbered(numbers)[1]))
         self._agents = agents
         self._agent_numbers = encoder.numbers_of(agents)
         self._prng_offsets = encoder.random_offsets(
             [getattr(agent, "prng", None) for agent in agents]
         )
-        self.frame = transport.frame(encoder.finish(), encoder.size)
+        with _memory_of_frames():
+            self.frame = transport.frame(encoder.finish(), encoder.size)
         self.n_bytes = encoder.size
         self._stack = contextlib.ExitStack()
         self._buffer: Any = None
@@ -240,6 +242,19 @@ class DeltaSnapshot:
         """Release what was needed to decode results."""
         for states in self._states:
             states.close()
+
+
+@contextlib.contextmanager
+def _memory_of_frames() -> Iterator[None]:
+    """Explain an error of the file that frames are written to."""
+    try:
+        yield
+    except OSError as error:
+        # One that a user's reducer has raised shows its lines.
+        traceback = error.__traceback__
+        if traceback is None or traceback.tb_next is None or traceback.tb_next.tb_next is not None:
+            raise
+        raise no_memory(error) from error
 
 
 def _part(numbers: bytes, positions: range, size: int) -> bytes:
