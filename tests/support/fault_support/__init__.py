@@ -1,0 +1,1 @@
+"""Faults that tests cause, in workers and in main processes of their own."""
