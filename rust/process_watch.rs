@@ -104,13 +104,12 @@ mod unix {
     }
 
     fn is_there(process: Process, parent: i32) -> bool {
-        if process.start_time.is_some() {
-            match start_time(process.pid) {
-                found @ Some(_) => return found == process.start_time,
-                // Otherwise there is no `/proc` here, e.g. after chroot.
-                None if start_time(std::process::id() as i32).is_some() => return false,
-                None => {}
-            }
+        match (start_time(process.pid), process.start_time) {
+            (Some(found), Some(expected)) => return found == expected,
+            (Some(_), None) => return true,
+            // Otherwise there is no `/proc` here, e.g. after chroot.
+            (None, _) if start_time(std::process::id() as i32).is_some() => return false,
+            (None, _) => {}
         }
         if process.pid == parent {
             return true; // nobody has adopted this process yet

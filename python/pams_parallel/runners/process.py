@@ -53,7 +53,7 @@ from ..worker import (
     Task,
     initialize_process,
 )
-from ..worker_watch import MainProcess
+from ..worker_watch import MainProcess, watch_from_workers_of
 from .attempts import Attempt
 from .batches import Answers, Batch, BatchRecord, warnings_of_workers
 from .deaths import Restarts, Scene, WorkerDiedError
@@ -672,10 +672,11 @@ class MultiProcessAgentParallelRunner(_PamsProcessRunner):
         if self._initialization[0]() is not executor:
             self._initialization = weakref.ref(executor), self._get_initialization()
         _, initialization = self._initialization
-        has_initializer = self._own_pool() is executor
         owns_process = isinstance(executor, ProcessPoolExecutor)
-        # The initializer of our own pools sees to it.
-        main_process = MainProcess.current() if owns_process and not has_initializer else None
+        main_process = None
+        if isinstance(executor, ProcessPoolExecutor) and self._own_pool() is not executor:
+            main_process = MainProcess.current()
+            watch_from_workers_of(executor, main_process)
         tasks: list[tuple[Task, range]] = []
         start = 0
         for chunk in chunks:
