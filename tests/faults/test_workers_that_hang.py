@@ -95,19 +95,6 @@ def test_defaults() -> None:
     assert (runner.max_worker_restarts, runner.task_timeout) == (3, None)
 
 
-def test_setting_up_again_reads_the_keys_again() -> None:
-    runner = build(
-        MultiProcessAgentParallelRunner, settings(maxWorkerRestarts=1, taskTimeout=9), numParallel=2
-    )
-    with expected_warnings_ignored():
-        runner._setup()
-        for key in ("maxWorkerRestarts", "taskTimeout"):
-            del runner.settings["simulation"][key]
-        runner._setup()
-    assert (runner.max_worker_restarts, runner.task_timeout) == (3, None)
-    runner._shutdown_executor()
-
-
 @pytest.mark.parametrize(
     ("key", "meant"),
     [

@@ -28,6 +28,9 @@ from runner_support.scenarios import (
 
 from .faults import FOR_EVER, Fault, set_trap
 
+# Lists whose copy takes seconds.
+N_COPIED = 2_000_000
+
 
 @dataclass
 class Situation:
@@ -36,8 +39,9 @@ class Situation:
     Args:
         marker: path of a file that exists as soon as the process is in this situation.
         start_method: start method of the workers.
-        phase: ``"between"``: between two batches; ``"start"``: workers are starting;
-            ``"walk"``: many objects are being copied; ``"receive"``: an agent is being updated;
+        phase: ``"first batch"``: the run begins; ``"between"``: between two batches;
+            ``"start"``: workers are starting; ``"walk"``: many objects are being copied;
+            ``"receive"``: an agent is being updated;
             else as for :func:`~.faults.set_trap`.
         fault: key of ``FAULTS``.
         memfd: whether there is anonymous memory.
@@ -77,6 +81,11 @@ class InSituation(MultiProcessAgentParallelRunner):
     def _get_worker_initargs(self) -> Any:
         return (self.situation.marker,)
 
+    def _split_agents_into_chunks(self, agents: Any) -> Any:
+        if self.situation.phase == "first batch":
+            Path(self.situation.marker).touch()
+        return super()._split_agents_into_chunks(agents)
+
     def _receive_orders_from_worker(self, agent: Any, orders: Any, prng_state: Any) -> Any:
         if self.situation.phase == "receive" and self.simulator.markets[0].get_time() == 1:
             hang_up(self.situation.marker)
@@ -88,9 +97,9 @@ class InSituation(MultiProcessAgentParallelRunner):
         if situation.phase == "between":
             hang_up(situation.marker)
         elif situation.phase == "walk":
-            self.simulator.payload = [[i] for i in range(10_000_000)]
+            self.simulator.payload = [[i] for i in range(N_COPIED)]
             Path(situation.marker).touch()
-        elif situation.phase not in ("start", "receive"):
+        elif situation.phase in ("unpickle", "pickle", "run", "return"):
             fault = Fault(situation.fault, situation.marker, lasting=True)
             set_trap(self, situation.phase, fault, 2)
 
@@ -114,6 +123,8 @@ def main(text: str) -> None:
         runner._setup()
     listed = ("trap",) if situation.phase == "return" else None
     give_scripts(runner, [scripts.buy] * 4, listed)
+    if situation.phase == "first batch":
+        runner.simulator.sessions[0].iteration_steps = 1_000_000
     try:
         runner._run()
     except KeyboardInterrupt:
