@@ -3,6 +3,7 @@
 use std::borrow::Cow;
 use std::ffi::c_int;
 
+use pyo3::exceptions::PyRuntimeError;
 use pyo3::ffi;
 use pyo3::intern;
 use pyo3::prelude::*;
@@ -131,7 +132,8 @@ impl RandomLayout {
 
     /// Calls `use_state` with the state of an exact instance. `None` for one that only pickle
     /// can judge: `gauss_next` is missing or neither `None` nor an exact `float`, or there are
-    /// other attributes, which may hide methods.
+    /// other attributes, which may hide methods. The same for what is no exact instance, as user
+    /// code that runs between two looks can give an object another class.
     ///
     /// `use_state` must not run Python code.
     pub fn read<T>(
@@ -139,10 +141,16 @@ impl RandomLayout {
         prng: &Bound<'_, PyAny>,
         use_state: impl FnOnce(Position, &[u8; STATE_LEN]) -> T,
     ) -> PyResult<Option<T>> {
-        assert!(self.is_exact(prng));
+        if !self.is_exact(prng) {
+            return Ok(None);
+        }
         let Some(gauss_next) = only_gauss_next(&instance_dict(prng)?) else {
             return Ok(None);
         };
+        // Making the dict can have run finalizers.
+        if !self.is_exact(prng) {
+            return Ok(None);
+        }
         // SAFETY: an exact instance, and `use_state` runs no Python code.
         let (index, words) = unsafe { (self.index(prng), self.words(prng)) };
         let position = Position {
@@ -194,6 +202,18 @@ impl RandomLayout {
         }
     }
 
+    /// Fails unless an object is still an exact instance: a finalizer, for example, can have given
+    /// it another class.
+    fn require_exact(&self, prng: &Bound<'_, PyAny>) -> PyResult<()> {
+        if self.is_exact(prng) {
+            Ok(())
+        } else {
+            Err(PyRuntimeError::new_err(
+                "a random.Random got another class while its state was being set",
+            ))
+        }
+    }
+
     /// Sets the index of an exact instance whose words and Gauss value are right already.
     pub fn write_index(&self, prng: &Bound<'_, PyAny>, index: u32) {
         assert!(self.is_exact(prng) && index as usize <= WORDS);
@@ -204,6 +224,7 @@ impl RandomLayout {
 
     /// Sets the position of an exact instance whose words are right already.
     pub fn write_position(&self, prng: &Bound<'_, PyAny>, position: Position) -> PyResult<()> {
+        self.require_exact(prng)?;
         self.write_index(prng, position.index);
         let dict = instance_dict(prng)?;
         let bits = |gauss: Option<f64>| gauss.map(f64::to_bits);
@@ -221,7 +242,7 @@ impl RandomLayout {
         position: Position,
         words: &[u8; STATE_LEN],
     ) -> PyResult<()> {
-        assert!(self.is_exact(prng));
+        self.require_exact(prng)?;
         let place = self.memory(prng).wrapping_add(size_of::<c_int>());
         // SAFETY: as for `words`; nobody else writes while the GIL is held. The place need not
         // be aligned.

@@ -287,6 +287,7 @@ impl Anatomy {
             || !self.setting_is(obj, parts.setting.as_ref())
         {
             dropped.extend(self.items(obj)?);
+            dropped.extend(self.setting(obj)?);
             if let Some(setting) = &parts.setting {
                 self.restore_setting(obj, setting)?;
             }

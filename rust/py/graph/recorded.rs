@@ -365,7 +365,10 @@ impl Recorded {
                         layout.write(obj, record.position, record.words.bytes())?
                     }
                     _ => {
-                        dropped.extend(dict.iter().flat_map(|dict| dict_items(dict)));
+                        if let Some(dict) = own_dict(obj) {
+                            dropped.extend(dict_items(&dict));
+                            dropped.push(dict.into_any().unbind());
+                        }
                         replace_dict(obj)?;
                         layout.write(obj, record.position, record.words.bytes())?;
                     }
