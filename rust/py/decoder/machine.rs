@@ -1,9 +1,10 @@
 //! The stack machine, and its instructions for values of built-in types.
 
+use pyo3::exceptions::PyUnicodeDecodeError;
 use pyo3::ffi;
 use pyo3::intern;
 use pyo3::prelude::*;
-use pyo3::types::{PyByteArray, PyBytes, PyDict, PyFrozenSet, PyList, PySet, PyTuple};
+use pyo3::types::{PyDict, PyFrozenSet, PyList, PySet, PyTuple};
 
 use super::objects::Shape;
 use super::updates::Lifted;
@@ -129,12 +130,17 @@ impl<'a, 'py, 'data> Machine<'a, 'py, 'data> {
                 op::STR => self.string(None)?,
                 op::STR_SURROGATES => self.string(Some(c"surrogatepass"))?,
                 op::BYTES => {
-                    let bytes = PyBytes::new(self.py, self.reader.counted()?);
-                    self.push_new(bytes.into_any().unbind())?;
+                    let bytes = self.counted_bytes()?;
+                    self.push_new(bytes)?;
                 }
                 op::BYTEARRAY => {
-                    let bytes = PyByteArray::new(self.py, self.reader.counted()?);
-                    self.push_new(bytes.into_any().unbind())?;
+                    let bytes = self.reader.counted()?;
+                    let start = bytes.as_ptr().cast();
+                    // SAFETY: a live slice; the result is owned.
+                    let copy = unsafe {
+                        owned(py, ffi::PyByteArray_FromStringAndSize(start, ssize(bytes)))?
+                    };
+                    self.push_new(copy)?;
                 }
                 op::REF => {
                     let number = self.reader.number()?;
@@ -208,7 +214,7 @@ impl<'a, 'py, 'data> Machine<'a, 'py, 'data> {
                 op::RANDOM => self.random()?,
                 op::PICKLED => {
                     let loads = &Runtime::get(self.py)?.pickle_loads;
-                    let data = PyBytes::new(self.py, self.reader.counted()?);
+                    let data = self.counted_bytes()?;
                     let obj = loads.call1(self.py, (data,))?;
                     self.push_new(obj)?;
                 }
@@ -300,8 +306,16 @@ impl<'a, 'py, 'data> Machine<'a, 'py, 'data> {
         Ok(())
     }
 
+    /// The operand as `bytes`. `PyBytes::new` would panic without memory for it.
+    fn counted_bytes(&mut self) -> PyResult<Py<PyAny>> {
+        let bytes = self.reader.counted()?;
+        let start = bytes.as_ptr().cast();
+        // SAFETY: a live slice; the result is owned.
+        unsafe { owned(self.py, ffi::PyBytes_FromStringAndSize(start, ssize(bytes))) }
+    }
+
     fn big_int(&mut self) -> PyResult<()> {
-        let data = PyBytes::new(self.py, self.reader.counted()?);
+        let data = self.counted_bytes()?;
         // SAFETY: PyLong_Type is a live static type.
         let class =
             unsafe { Bound::from_borrowed_ptr(self.py, (&raw mut ffi::PyLong_Type).cast()) };
@@ -330,12 +344,18 @@ impl<'a, 'py, 'data> Machine<'a, 'py, 'data> {
                 self.py,
                 ffi::PyUnicode_DecodeUTF8(
                     utf8.as_ptr().cast(),
-                    utf8.len() as ffi::Py_ssize_t,
+                    ssize(utf8),
                     errors.map_or(std::ptr::null(), std::ffi::CStr::as_ptr),
                 ),
             )
         };
-        text.map_err(|_| self.malformed("a string that is no UTF-8").into())
+        text.map_err(|error| {
+            if error.is_instance_of::<PyUnicodeDecodeError>(self.py) {
+                self.malformed("a string that is no UTF-8").into()
+            } else {
+                error
+            }
+        })
     }
 
     #[inline]
@@ -459,4 +479,9 @@ impl<'a, 'py, 'data> Machine<'a, 'py, 'data> {
         }
         Ok(())
     }
+}
+
+/// Length as the C API takes it. No slice is longer than it can tell.
+fn ssize(bytes: &[u8]) -> ffi::Py_ssize_t {
+    bytes.len() as ffi::Py_ssize_t
 }

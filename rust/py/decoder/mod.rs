@@ -18,7 +18,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyList};
 
 use super::buffer::Buffer;
-use super::errors::SnapshotDecodeError;
+use super::errors::{no_memory, SnapshotDecodeError};
 use super::graph::{collect, objects_at};
 use super::numbers::NO_OFFSET;
 use crate::error::DecodeError;
@@ -145,7 +145,7 @@ fn decode<'py>(data: &Bound<'py, PyAny>, externals: Vec<Py<PyAny>>) -> PyResult<
     let bytes = buffer.constant();
     let (header, stream) = wire::open(&bytes)?;
     let mut decoded = Decoded::default();
-    decoded.expect_objects(header.objects, stream.len());
+    decoded.expect_objects(header.objects, stream.len())?;
     let mut machine = Machine::new(data.py(), Reader::new(stream), decoded, &externals, None);
     machine.run()?;
     let decoded = machine.finish()?;
@@ -164,7 +164,7 @@ pub fn update(
     externals: &[Py<PyAny>],
 ) -> PyResult<(Decoded, Changes)> {
     let _paused = PausedCollector::new();
-    decoded.expect_objects(new_objects, reader.remaining());
+    decoded.expect_objects(new_objects, reader.remaining())?;
     decoded.roots.clear();
     let mut changes = Changes::default();
     let mut machine = Machine::new(py, reader, decoded, externals, Some(&mut changes));
@@ -196,8 +196,9 @@ impl Decoded {
     }
 
     /// Makes room. `new` is a hint only: each object takes a byte of the stream at least.
-    fn expect_objects(&mut self, new: u32, stream_len: usize) {
-        self.objects.reserve((new as usize).min(stream_len));
+    fn expect_objects(&mut self, new: u32, stream_len: usize) -> PyResult<()> {
+        let expected = (new as usize).min(stream_len);
+        self.objects.try_reserve(expected).map_err(no_memory)
     }
 }
 

@@ -5,12 +5,12 @@
 
 use pyo3::ffi;
 use pyo3::prelude::*;
-use pyo3::types::{PyByteArray, PyDict, PyList, PySet};
+use pyo3::types::{PyByteArray, PyDict, PyList, PySet, PyType};
 
 use super::machine::Machine;
 use super::objects::interned_if_str;
 use crate::error::Result as WireResult;
-use crate::py::errors::status;
+use crate::py::errors::{no_memory, owned, status};
 use crate::py::graph::array::patch;
 use crate::py::graph::composite::Anatomy;
 use crate::py::graph::numpy_random::set_state;
@@ -239,9 +239,18 @@ impl<'py> Machine<'_, 'py, '_> {
             set.clear();
             Ok(())
         } else {
-            instance_dict(&target)?.clear();
+            self.attributes_of(&target)?.clear();
             Ok(())
         }
+    }
+
+    /// The dict with the attributes of an object that a source has recorded attributes of. That is
+    /// never a class, whose dict nobody may change behind the interpreter's back.
+    fn attributes_of(&self, target: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyDict>> {
+        if target.is_instance_of::<PyType>() {
+            return Err(self.malformed("attributes of a class").into());
+        }
+        instance_dict(target)
     }
 
     fn delete(&mut self) -> PyResult<()> {
@@ -255,14 +264,14 @@ impl<'py> Machine<'_, 'py, '_> {
         }
         let dict = match target.cast_exact::<PyDict>() {
             Ok(dict) => dict.clone(),
-            Err(_) => instance_dict(&target)?,
+            Err(_) => self.attributes_of(&target)?,
         };
         keys.into_iter().try_for_each(|key| dict.del_item(key))
     }
 
     fn set_attributes(&mut self) -> PyResult<()> {
         let pairs = self.pop_pairs()?;
-        let dict = instance_dict(&self.peek()?)?;
+        let dict = self.attributes_of(&self.peek()?)?;
         for (name, value) in pairs {
             dict.set_item(interned_if_str(name.into_bound(self.py))?, value)?;
         }
@@ -287,6 +296,10 @@ impl<'py> Machine<'_, 'py, '_> {
         let mut left = self.reader.varint()?;
         while left > 0 {
             let (distance, change, count) = read_repeated_change(&mut self.reader)?;
+            // Numbers ascend, so there are never more changes than objects.
+            if distance == 0 && (count > 1 || !pending.is_empty()) {
+                return Err(self.malformed("two changes of one generator").into());
+            }
             left = left
                 .checked_sub(count)
                 .ok_or_else(|| self.malformed("more generators than their count"))?;
@@ -295,6 +308,7 @@ impl<'py> Machine<'_, 'py, '_> {
                 let number = u32::try_from(number)
                     .map_err(|_| self.malformed("a number without an object"))?;
                 self.object_at(number)?;
+                pending.try_reserve(1).map_err(no_memory)?;
                 pending.push((number, change));
             }
         }
@@ -351,8 +365,13 @@ impl<'py> Machine<'_, 'py, '_> {
         let list = list
             .cast_exact::<PyList>()
             .map_err(|_| self.malformed("a clone of what is no list"))?;
-        let clone = list.get_slice(0, list.len());
-        self.push_new(clone.into_any().unbind())
+        // The list can be much larger than the frame, and `get_slice` would panic without memory.
+        // SAFETY: a live list; the result is owned.
+        let clone = unsafe {
+            let end = ffi::Py_ssize_t::MAX;
+            owned(self.py, ffi::PyList_GetSlice(list.as_ptr(), 0, end))?
+        };
+        self.push_new(clone)
     }
 
     fn renumber(&mut self) -> PyResult<()> {
@@ -443,9 +462,15 @@ impl<'py> Machine<'_, 'py, '_> {
 
     fn free(&mut self) -> PyResult<()> {
         let mut number: u32 = 0;
-        for _ in 0..self.reader.varint()? {
-            number = number.saturating_add(self.reader.number()?);
-            self.object_at(number)?;
+        for at in 0..self.reader.varint()? {
+            let distance = self.reader.number()?;
+            number = number.saturating_add(distance);
+            let obj = self.object_at(number)?;
+            // What a reducer returned can be `None`, too.
+            let is_free = || obj.is_none(self.py) && self.decoded.free.contains(&number);
+            if (at > 0 && distance == 0) || is_free() {
+                return Err(self.malformed("a number that is free already").into());
+            }
             let place = &mut self.decoded.objects[number as usize];
             let freed = std::mem::replace(place, self.py.None());
             self.decoded.free.push(number);

@@ -91,7 +91,8 @@ impl Replica {
             contents = Contents::default();
         } else {
             let follows = latest.is_some_and(|latest| {
-                latest.source == preface.source && latest.sequence + 1 == preface.sequence
+                latest.source == preface.source
+                    && latest.sequence.checked_add(1) == Some(preface.sequence)
             });
             if !follows {
                 return Err(DecodeError::Sequence {
