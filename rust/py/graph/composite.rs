@@ -21,7 +21,7 @@ use super::recorded::{
 };
 use crate::py::errors::status;
 use crate::py::runtime::Runtime;
-use crate::py::types::{has_default_hooks, slot};
+use crate::py::types::{has_default_hooks, is_subtype, slot};
 
 /// What a class gets from a built-in base class.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -97,7 +97,7 @@ impl Anatomy {
         }
         let mut slots: Vec<(Py<PyString>, Py<PyAny>)> = Vec::new();
         for parent in class.getattr("__mro__")?.cast_into::<PyTuple>()?.iter() {
-            if base_class.is_subclass(&parent)? {
+            if is_subtype(&base_class, parent.cast::<PyType>()?) {
                 continue;
             }
             let namespace = parent.getattr("__dict__")?;

@@ -134,6 +134,11 @@ impl LeafClasses {
     }
 }
 
+/// Imports what [`kind_of_class`] needs, so that a walk need not, in which other threads would run.
+pub fn prepare(py: Python<'_>) -> PyResult<()> {
+    LeafClasses::get(py).map(|_| ())
+}
+
 /// The kind of an object of a class that is not plain; `Kind::Instance` is never returned.
 pub fn kind_of_class(class: &Bound<'_, PyType>) -> PyResult<Kind> {
     let py = class.py();

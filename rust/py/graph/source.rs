@@ -72,9 +72,11 @@ impl Source {
     #[new]
     #[pyo3(signature = (externals=None, reducers=None))]
     fn new(
+        py: Python<'_>,
         externals: Option<&Bound<'_, PyAny>>,
         reducers: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<Self> {
+        super::kind::prepare(py)?;
         // The keys of a hasher are random, and differ from one to the next.
         let id = std::collections::hash_map::RandomState::new()
             .build_hasher()
