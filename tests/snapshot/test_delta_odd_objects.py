@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import abc
 import collections
 import datetime
 import decimal
@@ -489,3 +490,38 @@ def test_common_objects_leave_deltas_alone(kind: str) -> None:
         frame = chain.step()
         assert not chain.source.is_keyframe
         assert len(frame) < 200
+
+
+class ClaimsEverything(abc.ABC):
+    """Says of every class, also of ``object``, that it is a subclass."""
+
+    __slots__ = ("hidden",)
+
+    @classmethod
+    def __subclasshook__(cls, other: type) -> bool:
+        return True
+
+    @abc.abstractmethod
+    def method(self) -> None: ...
+
+
+class Claiming(ClaimsEverything):
+    def __init__(self) -> None:
+        self.hidden = [1]
+        self.shown = [1]
+
+    def method(self) -> None: ...
+
+
+def test_an_abstract_base_class_that_claims_everything() -> None:
+    """What a class was made from counts, not what an abstract base class says of itself."""
+    obj = Claiming()
+    chain = Chain([obj])
+    chain.step()
+    obj.hidden.append(2)
+    chain.step()
+    obj.hidden = [3]
+    chain.step()
+    chain.replica.roots[0][0].hidden = None
+    chain.roll_back()
+    assert chain.replica.roots[0][0].hidden == [3]
