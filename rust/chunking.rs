@@ -30,6 +30,17 @@ mod tests {
         assert_eq!(chunk_bounds(0, 3), []);
     }
 
+    #[test]
+    fn the_largest_numbers_do_no_harm() {
+        assert_eq!(chunk_bounds(3, usize::MAX), [(0, 1), (1, 2), (2, 3)]);
+        assert_eq!(chunk_bounds(usize::MAX, 1), [(0, usize::MAX)]);
+        let half = usize::MAX / 2;
+        assert_eq!(
+            chunk_bounds(usize::MAX, 2),
+            [(0, half + 1), (half + 1, usize::MAX)]
+        );
+    }
+
     proptest! {
         #[test]
         fn covers_all_items_evenly(items in 0usize..2000, chunks in 1usize..70) {

@@ -27,6 +27,25 @@ impl KnownFloats {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        /// As a reader that keeps every new float finds it.
+        #[test]
+        fn readers_find_the_same_floats(floats in prop::collection::vec(0u64..12, 0..60)) {
+            let mut known = KnownFloats::default();
+            let mut kept = Vec::new();
+            for bits in floats {
+                match known.look_up(bits) {
+                    None => {
+                        prop_assert!(!kept.contains(&bits));
+                        kept.push(bits);
+                    }
+                    Some(back) => prop_assert_eq!(kept[kept.len() - 1 - back as usize], bits),
+                }
+            }
+        }
+    }
 
     #[test]
     fn says_how_far_back_a_float_is() {

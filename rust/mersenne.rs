@@ -52,6 +52,7 @@ pub fn to_bytes(words: &Words) -> [u8; STATE_LEN] {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use proptest::prelude::*;
 
     /// The reference implementation's `init_genrand`.
     fn seeded(seed: u32) -> Words {
@@ -84,6 +85,23 @@ mod tests {
             twist(&mut words);
         }
         assert_eq!(temper(words[(10_000 - 1) % WORDS]), 4_123_659_995);
+    }
+
+    proptest! {
+        /// Also words that no seeding gives: frames can have any.
+        #[test]
+        fn any_words_can_be_twisted(
+            pattern in prop::collection::vec(any::<u8>(), 1..40),
+            twists in 1usize..4,
+        ) {
+            let bytes = std::array::from_fn(|at| pattern[at % pattern.len()]);
+            let mut words = from_bytes(&bytes);
+            prop_assert_eq!(to_bytes(&words), bytes);
+            for _ in 0..twists {
+                twist(&mut words);
+            }
+            prop_assert_eq!(from_bytes(&to_bytes(&words)), words);
+        }
     }
 
     #[test]

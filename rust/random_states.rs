@@ -610,5 +610,77 @@ mod tests {
         fn arbitrary_bytes_never_panic(data in any::<Vec<u8>>()) {
             let _ = parse(&data);
         }
+
+        /// States that are read have words and an index that generators can have.
+        #[test]
+        fn damaged_states_are_refused_or_harmless(
+            twists in prop::collection::vec(0u8..8, 1..5),
+            damage in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..4),
+            cut in any::<prop::sample::Index>(),
+            is_cut in any::<bool>(),
+        ) {
+            let base = state(3);
+            let mut packed = Vec::new();
+            for &n in &twists {
+                let position = Position { index: 600 + u32::from(n), gauss_next: Some(0.5) };
+                put_state(&mut packed, Some(Base::Bytes(&base)), &twisted(&base, n), position);
+            }
+            for (at, byte) in damage {
+                let at = at.index(packed.len());
+                packed[at] = byte;
+            }
+            if is_cut {
+                packed.truncate(cut.index(packed.len()));
+            }
+            for (origin, position) in parse(&packed).unwrap_or_default().into_iter().flatten() {
+                prop_assert!(position.index as usize <= WORDS);
+                match origin {
+                    Origin::Twists(twists) => prop_assert!(twists <= MAX_TWISTS),
+                    Origin::Packed(start) => prop_assert!(start + STATE_LEN <= packed.len()),
+                }
+            }
+        }
+
+        /// The same for changes: none of them takes more bytes than there are, or leads to an
+        /// index that no generator has.
+        #[test]
+        fn damaged_changes_are_refused_or_harmless(
+            steps in prop::collection::vec((1u32..4, 0u32..3, 0u8..7), 1..20),
+            damage in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 0..4),
+            extra in prop::collection::vec(any::<u8>(), 0..20),
+        ) {
+            let known = KnownWords::new(&state(3));
+            let old = Position { index: 10, gauss_next: None };
+            let mut changes = Changes::default();
+            let mut number = 0;
+            for (distance, step, twists) in steps {
+                number += distance;
+                let new = Position { index: 10 + step, gauss_next: Some(1.5) };
+                let words = twisted(known.bytes(), twists);
+                changes.add(number, |out| {
+                    put_change(out, Base::Known(&known), old, &words, new)
+                });
+            }
+            let (_, mut bytes) = changes.finish();
+            bytes.extend(extra);
+            for (at, byte) in damage {
+                let at = at.index(bytes.len());
+                bytes[at] = byte;
+            }
+            let mut reader = Reader::new(&bytes);
+            while reader.remaining() > 0 {
+                let before = reader.position();
+                let Ok((_, change, count)) = read_repeated_change(&mut reader) else { break };
+                prop_assert!(reader.position() > before);
+                prop_assert!(count > 0);
+                for old_index in [0, 10, 624, 625, 1023, u32::MAX] {
+                    let index = change.index_after(old_index);
+                    prop_assert!(index.is_none_or(|index| index as usize <= WORDS));
+                }
+                if let NewWords::Twists(twists) = change.words {
+                    prop_assert!(twists <= MAX_TWISTS);
+                }
+            }
+        }
     }
 }

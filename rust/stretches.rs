@@ -104,6 +104,29 @@ mod tests {
     }
 
     proptest! {
+        /// Also if nobody could have such sequences.
+        #[test]
+        fn edits_stay_within_the_sequences(
+            old_len in 0usize..60,
+            new_len in 0usize..60,
+            answers in prop::collection::vec(any::<bool>(), 1..200),
+        ) {
+            let asked = std::cell::Cell::new(0);
+            let found = edits(old_len, new_len, |i, j| {
+                assert!(i < old_len && j < new_len);
+                asked.set(asked.get() + 1);
+                answers[asked.get() % answers.len()]
+            });
+            let mut len = old_len;
+            for edit in found {
+                prop_assert!(edit.start + edit.removed <= len);
+                prop_assert!(edit.inserted.start <= edit.inserted.end);
+                prop_assert!(edit.inserted.end <= new_len);
+                len = len - edit.removed + edit.inserted.len();
+            }
+            prop_assert_eq!(len, new_len);
+        }
+
         #[test]
         fn edits_lead_to_the_new_sequence(
             old in prop::collection::vec(0u8..6, 0..80),

@@ -607,6 +607,97 @@ mod tests {
         }
 
         #[test]
+        fn numbers_with_a_sign_survive(number in any::<i64>()) {
+            let mut out = Vec::new();
+            out.put_signed(number);
+            let mut reader = Reader::new(&out);
+            prop_assert_eq!(reader.signed(), Ok(number));
+            prop_assert_eq!(reader.remaining(), 0);
+            for len in 0..out.len() {
+                prop_assert!(Reader::new(&out[..len]).signed().is_err());
+            }
+        }
+
+        #[test]
+        fn short_operands_are_what_was_written_at_length(
+            code in any::<u8>(),
+            byte in any::<u8>(),
+            two in any::<u16>(),
+            four in any::<u32>(),
+            eight in any::<u64>(),
+        ) {
+            let mut varint = vec![code];
+            varint.put_varint(u64::from(four));
+            let expected = [
+                (Short::code(code), vec![code]),
+                (Short::with_u8(code, byte), vec![code, byte]),
+                (Short::with_u16(code, two), [&[code], &two.to_le_bytes()[..]].concat()),
+                (Short::with_u32(code, four), [&[code], &four.to_le_bytes()[..]].concat()),
+                (Short::with_u64(code, eight), [&[code], &eight.to_le_bytes()[..]].concat()),
+                (Short::with_varint(code, four), varint),
+            ];
+            for (short, bytes) in expected {
+                prop_assert_eq!(&short.bytes()[..short.used()], &bytes[..]);
+            }
+        }
+
+        /// A reader stays inside of its bytes, and what it cannot read costs nothing.
+        #[test]
+        fn a_reader_never_leaves_its_bytes(
+            data in prop::collection::vec(
+                prop_oneof![any::<u8>(), Just(0xff), Just(0x80), Just(0x01)], 0..60),
+            reads in prop::collection::vec(0u8..9, 1..20),
+            len in any::<u64>(),
+        ) {
+            let mut reader = Reader::new(&data);
+            for read in reads {
+                let before = reader.position();
+                match read {
+                    0 => drop(reader.bytes(len)),
+                    1 => drop(reader.bytes(len % 70)),
+                    2 => drop(reader.array::<8>()),
+                    3 => drop(reader.byte()),
+                    4 => drop(reader.number()),
+                    5 => drop(reader.signed()),
+                    6 => drop(reader.varint()),
+                    7 => drop(reader.counted()),
+                    _ => drop(Preface::read(&mut reader)),
+                }
+                prop_assert!(reader.position() >= before);
+                prop_assert_eq!(reader.position() + reader.remaining(), data.len());
+            }
+        }
+
+        /// Whatever a header with a valid checksum says, no more is read than there is.
+        #[test]
+        fn headers_are_not_believed(
+            stream in prop::collection::vec(any::<u8>(), 0..40),
+            objects in any::<u32>(),
+            claimed in prop_oneof![any::<u64>(), 0u64..50],
+            rest in prop::collection::vec(any::<u8>(), 0..10),
+        ) {
+            let mut hasher = crc32fast::Hasher::new();
+            hasher.update(&stream);
+            let header = Header::new(claimed, objects, hasher);
+            let mut data = header.to_bytes().to_vec();
+            data.extend_from_slice(&stream);
+            data.extend_from_slice(&rest);
+            match open(&data) {
+                Ok((found, opened)) => {
+                    prop_assert_eq!(found, header);
+                    prop_assert_eq!(opened.len() as u64, claimed);
+                    prop_assert_eq!(opened, &data[HEADER_LEN..HEADER_LEN + claimed as usize]);
+                }
+                Err(error) => {
+                    prop_assert!(claimed != stream.len() as u64);
+                    let is_expected =
+                        matches!(error, DecodeError::Checksum | DecodeError::Truncated { .. });
+                    prop_assert!(is_expected);
+                }
+            }
+        }
+
+        #[test]
         fn arbitrary_bytes_never_panic(data in any::<Vec<u8>>()) {
             let _ = open(&data);
             let mut reader = Reader::new(&data);
