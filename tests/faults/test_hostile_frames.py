@@ -63,7 +63,9 @@ def test_every_change_of_a_frame_is_seen_by_the_checksum() -> None:
 
 
 def test_frames_that_would_do_harm_if_they_were_believed() -> None:
-    assert run_worker("single", 0, 0)["SnapshotDecodeError"] > 20
+    outcomes = run_worker("single", 0, 0)
+    assert outcomes["SnapshotDecodeError"] > 20
+    assert outcomes["MemoryError"] == 1
 
 
 @pytest.mark.parametrize("kind", DAMAGE)
