@@ -142,7 +142,8 @@ impl<'py> Machine<'_, 'py, '_> {
         let list = target
             .cast_exact::<PyList>()
             .map_err(|_| self.malformed("places in what is no list"))?;
-        let mut items = Vec::with_capacity(count);
+        let mut items = Vec::new();
+        items.try_reserve(count).map_err(no_memory)?;
         let mut expected: i64 = 0;
         for _ in 0..count {
             let place = expected.wrapping_add(self.reader.signed()?);
@@ -208,7 +209,7 @@ impl<'py> Machine<'_, 'py, '_> {
     fn set_attribute(&mut self) -> PyResult<()> {
         let value = self.pop()?;
         let name = interned_if_str(self.pop()?.into_bound(self.py))?;
-        instance_dict(&self.peek()?)?.set_item(&name, value)?;
+        self.attributes_of(&self.peek()?)?.set_item(&name, value)?;
         self.last_name = Some(name.unbind());
         Ok(())
     }
@@ -392,7 +393,8 @@ impl<'py> Machine<'_, 'py, '_> {
         if n_shapes > self.decoded.shapes.len() {
             return Err(self.malformed("an unknown shape").into());
         }
-        let mut numbers: Vec<Option<u32>> = Vec::with_capacity(n_objects);
+        let mut numbers: Vec<Option<u32>> = Vec::new();
+        numbers.try_reserve(n_objects).map_err(no_memory)?;
         loop {
             let length = self.index()?;
             if length == 0 {
@@ -420,7 +422,9 @@ impl<'py> Machine<'_, 'py, '_> {
         // With no number given twice and none left out, these are all of them.
         let created: Vec<u32> = numbers.iter().flatten().copied().collect();
         let n_numbers = created.len() + free.len();
-        let mut is_given = vec![false; n_numbers];
+        let mut is_given = Vec::new();
+        is_given.try_reserve(n_numbers).map_err(no_memory)?;
+        is_given.resize(n_numbers, false);
         for number in created.iter().chain(&free) {
             match is_given.get_mut(*number as usize) {
                 Some(given) if !*given => *given = true,
@@ -428,6 +432,7 @@ impl<'py> Machine<'_, 'py, '_> {
             }
         }
         let mut objects: Vec<Py<PyAny>> = Vec::new();
+        objects.try_reserve(n_numbers).map_err(no_memory)?;
         objects.resize_with(n_numbers, || self.py.None());
         let former = std::mem::take(&mut self.decoded.objects);
         let mut dropped = Vec::new();
