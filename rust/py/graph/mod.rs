@@ -7,8 +7,9 @@
 //!
 //! The shadow holds strong references to all that it compares by identity, so no address can be
 //! used for something else meanwhile. Comparing runs no Python code; `recorded` has what is
-//! recorded, compared and restored per kind of object, `kind` which kind a class belongs to, and
-//! `changes` how the difference between two records is expressed.
+//! recorded, compared and restored per kind of object, `kind` which kind a class belongs to,
+//! `changes` how the difference between two records is expressed, `taking` what a source does with
+//! what has changed, and `checkpoint` its keyframes for new copies only.
 
 pub mod array;
 pub mod changes;
@@ -21,6 +22,7 @@ pub mod recorded;
 pub mod replica;
 mod scan;
 pub mod source;
+mod taking;
 
 use std::sync::Arc;
 
