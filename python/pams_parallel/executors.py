@@ -73,6 +73,30 @@ def exit_code(process: BaseProcess) -> int | None:
     return None
 
 
+def shut_down(executor: Executor) -> None:
+    """Shut an executor down whose tasks are all done.
+
+    Worker processes that have not ended after a while, e.g. because they hang in a function that is
+    called at exit, are ended.
+
+    Args:
+        executor: executor.
+    """
+    if not isinstance(executor, ProcessPoolExecutor):
+        executor.shutdown(wait=True)
+        return
+    shutdown = threading.Thread(target=executor.shutdown, daemon=True)
+    processes = list(worker_processes(executor).values())
+    shutdown.start()
+    shutdown.join(_TIME_LIMIT)
+    if not shutdown.is_alive():
+        return
+    for process in processes:
+        if not has_ended(process):
+            process.kill()
+    shutdown.join(_TIME_LIMIT)
+
+
 def abandon(executor: Executor, futures: Iterable[Future[Any]]) -> None:
     """Shut an executor down without waiting for tasks that still run.
 

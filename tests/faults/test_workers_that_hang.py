@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import multiprocessing.util
+import os
+import signal
+import sys
 import time
 import warnings
 from concurrent.futures import ThreadPoolExecutor
@@ -10,8 +14,9 @@ from typing import Any
 
 import pytest
 from fault_support.faults import Fault, set_trap
+from fault_support.observing import started
 from pams.runners import SequentialRunner
-from pams_parallel import MultiProcessAgentParallelRunner, WorkerDiedError
+from pams_parallel import MultiProcessAgentParallelRunner, WorkerDiedError, executors
 from pams_parallel.runners import attempts
 from runner_support import misbehaviour, scripts
 from runner_support.comparison import outcome
@@ -229,6 +234,41 @@ def test_worker_that_hangs_when_it_starts(scripted: Any, monkeypatch: pytest.Mon
     assert "No worker has begun a task" in run_and_catch(runner, time.monotonic())
 
 
+def test_time_in_which_everything_is_stopped_does_not_count(tmp_path: Path) -> None:
+    """As by Ctrl-Z in a terminal; afterwards the run goes on."""
+    script = tmp_path / "script.py"
+    script.write_text(STOPPED)
+    with started([sys.executable, str(script), str(tmp_path / "marker")]) as process:
+        scripts.wait_for(str(tmp_path / "marker"))
+        os.killpg(process.pid, signal.SIGSTOP)
+        time.sleep(5.0)
+        os.killpg(process.pid, signal.SIGCONT)
+        output, errors = process.communicate(timeout=PATIENCE)
+        assert output == "done\n", errors
+
+
+STOPPED = """
+import sys, time
+from pathlib import Path
+from pams_parallel import MultiProcessAgentParallelRunner
+from runner_support.scenarios import build, expected_warnings_ignored, give_scripts
+from runner_support.scenarios import scripted_settings
+
+def busy(agent, markets):
+    Path(sys.argv[1]).touch()
+    time.sleep(0.5)
+
+if __name__ == "__main__":
+    keys = dict(numParallel=2, startMethod="fork", taskTimeout=4)
+    runner = build(MultiProcessAgentParallelRunner, scripted_settings(2), **keys)
+    with expected_warnings_ignored():
+        runner._setup()
+        give_scripts(runner, [busy] * 2)
+        runner._run()
+    print("done")
+"""
+
+
 def test_timeout_of_an_agents_own(scripted: Any) -> None:
     runner = scripted(
         [scripts.buy, misbehaviour.raise_timeout_error],
@@ -266,3 +306,17 @@ def test_outcome_with_a_timeout_that_is_not_reached(name: str) -> None:
     population = POPULATIONS["orders"]
     runner = run(build(cls, population, numParallel=2, startMethod="fork", taskTimeout=600))
     assert outcome(runner) == outcome(run(build(SequentialRunner, population)))
+
+
+def hang_at_exit() -> None:
+    multiprocessing.util.Finalize(None, time.sleep, args=(3600,), exitpriority=1)
+
+
+def test_worker_that_hangs_at_its_end(scripted: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is ended after a while."""
+    monkeypatch.setattr(executors, "_TIME_LIMIT", 1.0)
+    runner = scripted([scripts.buy] * 2, runner_class=with_initializer(hang_at_exit), workers=2)
+    start = time.monotonic()
+    runner._run()
+    assert time.monotonic() - start < PATIENCE
+    assert runner.executor is None

@@ -20,6 +20,7 @@ from multiprocessing.process import BaseProcess
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..executors import has_ended, worker_processes
+from ..forking import logging_paused
 from ..interrupts import interrupts_deferred
 from ..marks import Marks, Phase
 from ..worker import Result, Task, run_chunk
@@ -33,6 +34,8 @@ _LOOK_INTERVAL = 1.0
 _SHORTEST_LOOK_INTERVAL = 0.01
 # Part of the allowed time of a task by which it may be exceeded.
 _PRECISION = 0.05
+# Seconds by which a look may be late before the main process counts as having been stopped.
+_LATENESS = 1.0
 # Seconds after which a pool should have noticed that a worker has ended.
 _UNNOTICED_TIME = 0.9
 # Seconds, in addition to the allowed time of a task, in which some worker has to begin one.
@@ -91,8 +94,11 @@ class Attempt:
         """
         # An interrupted submit() can have started a task without returning its future, or a
         # process that the pool does not know.
-        is_pool = isinstance(self._executor, ProcessPoolExecutor)
-        with interrupts_deferred() if is_pool else contextlib.nullcontext():
+        with contextlib.ExitStack() as stack:
+            if isinstance(self._executor, ProcessPoolExecutor):
+                stack.enter_context(interrupts_deferred())
+                if not worker_processes(self._executor):  # they may be forked now
+                    stack.enter_context(logging_paused())
             self._is_submitting = True
             self._look_at_workers()
             try:
@@ -119,8 +125,8 @@ class Attempt:
         interval = _LOOK_INTERVAL
         clock = None
         if task_timeout is not None:
-            clock = _TaskClock(self, task_timeout)
             interval = min(interval, max(task_timeout * _PRECISION, _SHORTEST_LOOK_INTERVAL))
+            clock = _TaskClock(self, task_timeout, interval)
         while not wait_until_decided(self.futures, interval):
             if clock is not None:
                 clock.check()
@@ -166,14 +172,26 @@ class Attempt:
 
 
 class _TaskClock:
-    """Raises when a task takes too long."""
+    """Raises when a task takes too long.
 
-    def __init__(self, attempt: Attempt, timeout: float) -> None:
+    Its time stands still while the main process does, e.g. is stopped by Ctrl-Z, since its workers
+    are stopped then as well.
+
+    Args:
+        attempt: the attempt with the tasks.
+        timeout: most seconds for a task.
+        interval: seconds between two looks.
+    """
+
+    def __init__(self, attempt: Attempt, timeout: float, interval: float) -> None:
         self._attempt = attempt
         self._timeout = timeout
+        self._longest_step = interval + _LATENESS
+        self._latest_look = time.monotonic()
+        self._now = 0.0
         # When a chunk was first seen running.
         self._starts: dict[int, float] = {}
-        self._latest_progress = time.monotonic()
+        self._latest_progress = 0.0
         self._n_done = 0
 
     def check(self) -> None:
@@ -182,7 +200,10 @@ class _TaskClock:
         Raises:
             TimeoutError: a task is over it, or no worker begins one.
         """
-        now = time.monotonic()
+        look = time.monotonic()
+        self._now += min(look - self._latest_look, self._longest_step)
+        self._latest_look = look
+        now = self._now
         running = self._attempt.running_chunks()
         for chunk in running:
             self._starts.setdefault(chunk.number, now)

@@ -162,6 +162,8 @@ class JaxAgentParallelRunner(MultiProcessAgentParallelRunner):
                 path=error.path,
             ) from error
         super().__init__(settings, prng, logger, simulator_class)
+        # There is a new executor after every death of a worker.
+        self._has_warned_of_fork = False
         self.jax_platforms: str | None = None
         self.jax_preallocate: bool | None = None
         self.jax_memory_fraction: float | None = None
@@ -179,7 +181,9 @@ class JaxAgentParallelRunner(MultiProcessAgentParallelRunner):
         method = self._get_mp_context().get_start_method()
         provider = self._parallel_pool_provider
         has_processes = isinstance(provider, type) and issubclass(provider, ProcessPoolExecutor)
-        if has_processes and method == "fork" and is_initialized():
+        is_risky = has_processes and method == "fork" and is_initialized()
+        if is_risky and not self._has_warned_of_fork:
+            self._has_warned_of_fork = True
             warnings.warn(
                 "JAX is initialized on the main process, so workers that are forked from it can "
                 "hang when they use JAX: leave simulation.startMethod out, or set it to 'spawn'.",

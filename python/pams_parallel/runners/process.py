@@ -40,7 +40,7 @@ from pams.session import Session
 from pams.simulator import Simulator
 
 from .._core import chunk_bounds, index_of
-from ..executors import abandon
+from ..executors import abandon, shut_down
 from ..marks import Marks
 from ..results import CONSTANTS
 from ..settings import PROCESS_RUNNER_KEYS, Key, near_misses, parse_settings, parse_start_method
@@ -809,7 +809,7 @@ _DEFAULT_HOOKS = {
 
 def _shut_down(executor: Executor) -> None:
     try:
-        executor.shutdown(wait=True)
+        shut_down(executor)
     except BaseException:  # interrupted while waiting, which a worker that hangs makes necessary
         abandon(executor, ())
         raise
