@@ -133,6 +133,16 @@ _outcomes: dict[tuple[int, bytes], Outcome] = {}
 _outcomes_lock = threading.Lock()
 
 
+def _renew_lock() -> None:
+    # A thread that is a worker can have held it when this process was forked.
+    global _outcomes_lock
+    _outcomes_lock = threading.Lock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_renew_lock)
+
+
 class _OfThread(threading.local):
     def __init__(self) -> None:
         self.outcomes: dict[tuple[int, bytes], Outcome] = {}
