@@ -15,6 +15,9 @@ import mmap
 import os
 import struct
 import uuid
+import weakref
+from collections.abc import Callable
+from concurrent.futures import Executor
 from typing import NamedTuple
 
 from .transport import Store, no_memory
@@ -101,6 +104,41 @@ class Marks:
     def close(self) -> None:
         """Release the memory."""
         self._store.close()
+
+
+class MarksOfExecutor:
+    """Keeps the marks of the executor that had the latest batch.
+
+    Those of another one are not used again: its workers may still write to them.
+    """
+
+    def __init__(self) -> None:
+        self._owner: Callable[[], object] = lambda: None
+        self._marks: Marks | None = None
+
+    def of_batch(self, executor: Executor, n_chunks: int) -> Marks:
+        """Marks for a batch, that say that no task has begun.
+
+        Args:
+            executor: executor of its tasks.
+            n_chunks: how many chunks it has.
+
+        Raises:
+            OSError: there is no memory to share.
+        """
+        marks = self._marks
+        if marks is not None and self._owner() is executor and marks.n_chunks >= n_chunks:
+            marks.clear(n_chunks)
+            return marks
+        self.close()
+        self._owner, self._marks = weakref.ref(executor), Marks(n_chunks)
+        return self._marks
+
+    def close(self) -> None:
+        """Release the memory."""
+        marks, self._marks = self._marks, None
+        if marks is not None:
+            marks.close()
 
 
 class MarkPlace(NamedTuple):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import signal
 import subprocess
@@ -14,6 +15,7 @@ from typing import Any
 import pytest
 from fault_support.main_process import Situation
 from fault_support.observing import PATIENCE, assert_all_gone, in_situation
+from fault_support.selection import slow_unless
 from pams_parallel.interrupts import interrupts_deferred
 from runner_support import scripts
 from runner_support.executors import MeddlingPool
@@ -25,8 +27,13 @@ START_METHODS = ("fork", "spawn", "forkserver")
 PHASES = ("start", "between", "pickle", "unpickle", "run", "return", "receive")
 
 
-@pytest.mark.parametrize("start_method", START_METHODS)
-@pytest.mark.parametrize("phase", PHASES)
+@pytest.mark.parametrize(
+    ("phase", "start_method"),
+    slow_unless(
+        lambda phase, method: method == "fork" or phase in ("start", "run"),
+        itertools.product(PHASES, START_METHODS),
+    ),
+)
 def test_interrupt(tmp_path: Path, phase: str, start_method: str) -> None:
     """Workers that have started have nothing to say about it."""
     situation = Situation(str(tmp_path / "marker"), start_method, phase)
@@ -50,7 +57,7 @@ def test_interrupt_while_a_worker_hangs_in_c(tmp_path: Path, phase: str) -> None
         assert_all_gone(children)
 
 
-@pytest.mark.parametrize("start_method", ["fork", "spawn"])
+@pytest.mark.parametrize("start_method", ["fork", pytest.param("spawn", marks=pytest.mark.slow)])
 def test_interrupt_while_much_is_copied(tmp_path: Path, start_method: str) -> None:
     """By the walk through the simulation, which no Python code takes part in."""
     situation = Situation(str(tmp_path / "marker"), start_method, "walk")
@@ -62,8 +69,12 @@ def test_interrupt_while_much_is_copied(tmp_path: Path, start_method: str) -> No
         assert_all_gone(children)
 
 
-@pytest.mark.parametrize("start_method", START_METHODS)
-@pytest.mark.parametrize("delay", [0.0, 0.02, 0.1, 0.3])
+@pytest.mark.parametrize(
+    ("delay", "start_method"),
+    slow_unless(
+        lambda delay, _: delay == 0.02, itertools.product([0.0, 0.02, 0.1, 0.3], START_METHODS)
+    ),
+)
 def test_interrupt_at_any_time(tmp_path: Path, start_method: str, delay: float) -> None:
     """From the moment in which the first batch begins, i.e. also while workers are spawned."""
     situation = Situation(str(tmp_path / "marker"), start_method, "first batch")

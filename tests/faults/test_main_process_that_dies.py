@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import signal
 import subprocess
@@ -14,6 +15,7 @@ import psutil
 import pytest
 from fault_support.main_process import Situation
 from fault_support.observing import assert_all_gone, in_situation
+from fault_support.selection import slow_unless
 from pams_parallel import _core
 
 START_METHODS = ("fork", "spawn", "forkserver")
@@ -42,8 +44,13 @@ def n_workers(children: list[psutil.Process]) -> int:
     return count + max(forked_from_server - 1, 0)
 
 
-@pytest.mark.parametrize("start_method", START_METHODS)
-@pytest.mark.parametrize(("phase", "fault"), SITUATIONS)
+@pytest.mark.parametrize(
+    ("phase", "fault", "start_method"),
+    slow_unless(
+        lambda phase, _, method: method == "fork" or phase in ("between", "run"),
+        [(*situation, method) for situation in SITUATIONS for method in START_METHODS],
+    ),
+)
 def test_killed(tmp_path: Path, phase: str, fault: str, start_method: str) -> None:
     situation = Situation(str(tmp_path / "marker"), start_method, phase, fault)
     with in_situation(situation) as (process, children):
@@ -73,8 +80,13 @@ def test_killed_with_a_pool_of_the_users_own(tmp_path: Path, phase: str, start_m
         assert_all_gone(children)
 
 
-@pytest.mark.parametrize("fault", ["exit", "segfault", "SIGKILL"])
-@pytest.mark.parametrize("start_method", START_METHODS)
+@pytest.mark.parametrize(
+    ("fault", "start_method"),
+    slow_unless(
+        lambda fault, method: method == "fork" or fault == "SIGKILL",
+        itertools.product(["exit", "segfault", "SIGKILL"], START_METHODS),
+    ),
+)
 def test_dies_while_the_simulation_is_pickled(
     tmp_path: Path, start_method: str, fault: str
 ) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import itertools
 import logging
 import multiprocessing
 import sys
@@ -17,6 +18,7 @@ import psutil
 import pytest
 from fault_support.faults import FOR_EVER
 from fault_support.observing import assert_all_gone, started
+from fault_support.selection import slow_unless
 from pams.runners import SequentialRunner
 from pams_parallel import MultiProcessAgentParallelRunner
 from runner_support import scripts
@@ -188,8 +190,13 @@ def run_in_worker(start_method: str) -> Any:
     return result(MultiProcessAgentParallelRunner, numParallel=2, startMethod=start_method)
 
 
-@pytest.mark.parametrize("outer", START_METHODS)
-@pytest.mark.parametrize("inner", ["fork", "spawn"])
+@pytest.mark.parametrize(
+    ("outer", "inner"),
+    slow_unless(
+        lambda outer, inner: outer == inner or outer == "forkserver",
+        itertools.product(START_METHODS, ["fork", "spawn"]),
+    ),
+)
 def test_runner_in_a_worker_of_an_executor(outer: str, inner: str) -> None:
     context = multiprocessing.get_context(outer)
     with ProcessPoolExecutor(1, mp_context=context) as pool:

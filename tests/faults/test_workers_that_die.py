@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import pickle
 import signal
@@ -18,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 import pams_parallel
 import pytest
 from fault_support.faults import EXIT_CODES, FAULTS, Fault, Raised, is_first, set_trap
+from fault_support.selection import slow_unless
 from pams.runners import SequentialRunner
 from pams_parallel import MultiProcessAgentParallelRunner, WorkerDiedError
 from runner_support import scripts
@@ -453,8 +455,13 @@ def test_warning_that_is_an_error(scripted: Any, tmp_path: Path) -> None:
     assert runner.executor is None
 
 
-@pytest.mark.parametrize("mode", ["delta", "full"])
-@pytest.mark.parametrize("start_method", START_METHODS)
+@pytest.mark.parametrize(
+    ("start_method", "mode"),
+    slow_unless(
+        lambda method, mode: method == "fork" or (method, mode) == ("spawn", "delta"),
+        itertools.product(START_METHODS, ["delta", "full"]),
+    ),
+)
 def test_outcome_of_a_run_with_many_deaths(start_method: str, mode: str) -> None:
     """Workers of all kinds of agents are killed at any time; chaos does not show."""
 

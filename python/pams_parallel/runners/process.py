@@ -41,7 +41,7 @@ from pams.simulator import Simulator
 
 from .._core import chunk_bounds, index_of
 from ..executors import abandon, shut_down
-from ..marks import Marks
+from ..marks import Marks, MarksOfExecutor
 from ..results import CONSTANTS
 from ..settings import PROCESS_RUNNER_KEYS, Key, near_misses, parse_settings, parse_start_method
 from ..snapshot import SlowPath, library_reducers, slow_path
@@ -190,8 +190,7 @@ class MultiProcessAgentParallelRunner(_PamsProcessRunner):
         self.max_worker_restarts = _DEFAULT_RESTARTS
         self.task_timeout: float | None = None
         self._snapshots: FullSnapshots | DeltaSnapshots | None = None
-        # Marks of the tasks of the executor to which the weak reference refers.
-        self._marks: tuple[Callable[[], object], Marks] | None = None
+        self._marks = MarksOfExecutor()
         self._restarts = Restarts(type(self).__name__)
         self._token = uuid.uuid4().bytes
         # What tasks for the executor that the first item returns carry so that their worker is
@@ -345,18 +344,13 @@ class MultiProcessAgentParallelRunner(_PamsProcessRunner):
 
     def _close_memory(self) -> None:
         """Free the memory that is shared with workers."""
-        self._close_marks()
+        self._marks.close()
         self._close_snapshots()
 
     def _close_snapshots(self) -> None:
         snapshots, self._snapshots = self._snapshots, None
         if snapshots is not None:
             snapshots.close()
-
-    def _close_marks(self) -> None:
-        marks, self._marks = self._marks, None
-        if marks is not None:
-            marks[1].close()
 
     def _run(self) -> None:
         """Run the simulation; afterwards there is no executor, however the run ended."""
@@ -590,7 +584,9 @@ class MultiProcessAgentParallelRunner(_PamsProcessRunner):
         deaths_by_chunk: Counter[int] = Counter()
         while True:
             executor = self._get_executor()
-            marks = self._marks_for(executor, len(chunks))
+            marks = None
+            if isinstance(executor, ProcessPoolExecutor):  # its workers can map our memory
+                marks = self._marks.of_batch(executor, max(len(chunks), self.num_parallel))
             attempt = self._attempt = Attempt(batch, executor, marks)
             try:
                 attempt.submit(self._tasks(batch, chunks, executor, marks))
@@ -646,21 +642,6 @@ class MultiProcessAgentParallelRunner(_PamsProcessRunner):
             self._snapshots = snapshots
         return snapshots.take(self.simulator, agents)
 
-    def _marks_for(self, executor: Executor, n_chunks: int) -> Marks | None:
-        """Marks for the tasks of a batch, if workers can share memory with this process."""
-        if not isinstance(executor, ProcessPoolExecutor):
-            self._close_marks()
-            return None
-        if self._marks is not None:
-            owner, marks = self._marks
-            if owner() is executor and marks.n_chunks >= n_chunks:
-                marks.clear(n_chunks)
-                return marks
-            self._close_marks()
-        marks = Marks(max(n_chunks, self.num_parallel))
-        self._marks = weakref.ref(executor), marks
-        return marks
-
     def _tasks(
         self,
         batch: Batch,
@@ -703,7 +684,7 @@ class MultiProcessAgentParallelRunner(_PamsProcessRunner):
             if executor is not None:
                 abandon(executor, attempt.futures)
         finally:
-            self._close_marks()
+            self._marks.close()
 
     def _abandon_executor(self, attempt: Attempt) -> None:
         """As :meth:`_end_executor`, and free the memory of the frames."""
