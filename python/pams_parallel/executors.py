@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import multiprocessing
 import multiprocessing.context
+import os
 import threading
 import time
 from collections.abc import Iterable
@@ -155,5 +156,20 @@ def _end_process_pool(pool: ProcessPoolExecutor) -> None:
         elif ends and now - last_seen > _BLOCKED_TIME:
             last_seen = now
             with contextlib.suppress(OSError):
-                ends.pop().close()
+                _disconnect(ends.pop())
         time.sleep(0.002)
+
+
+def _disconnect(connection: Any) -> None:
+    """Close an end of a pipe, but leave the object to the thread that waits for that.
+
+    The thread closes it as well, possibly before close() has returned here.
+    """
+    if os.name != "posix":
+        connection.close()
+        return
+    nothing = os.open(os.devnull, os.O_RDWR)
+    try:
+        os.dup2(nothing, connection.fileno(), inheritable=False)
+    finally:
+        os.close(nothing)
