@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 from fault_support.main_process import Situation
-from fault_support.observing import PATIENCE, assert_all_gone, in_situation
+from fault_support.observing import PATIENCE, assert_all_gone, in_situation, of_session
 from fault_support.selection import slow_unless
 from pams_parallel.interrupts import interrupts_deferred
 from runner_support import scripts
@@ -83,6 +83,7 @@ def test_interrupt_at_any_time(tmp_path: Path, start_method: str, delay: float) 
         os.killpg(process.pid, signal.SIGINT)
         _, errors = process.communicate(timeout=PATIENCE)
         assert process.returncode != 0
+        assert_all_gone(of_session(process.pid))
         assert "KeyboardInterrupt" in errors
 
 

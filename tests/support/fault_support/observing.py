@@ -46,16 +46,26 @@ def _started(command: Sequence[str], directory: str) -> Iterator[subprocess.Pope
         text=True,
         start_new_session=True,
     )
-    family = psutil.Process(process.pid)
     try:
         yield process
     finally:
-        if process.poll() is None:
-            rest = family.children(recursive=True)
-            for each in (family, *rest):
-                with contextlib.suppress(psutil.NoSuchProcess):
+        for each in of_session(process.pid):
+            # The tracker unlinks semaphores when all others are gone, and then ends by itself.
+            with contextlib.suppress(psutil.NoSuchProcess):
+                if "resource_tracker" not in " ".join(each.cmdline()):
                     each.kill()
         process.communicate()
+        assert_all_gone(of_session(process.pid))
+
+
+def of_session(pid: int) -> list[psutil.Process]:
+    """All processes that belong to the one that has begun a session, also if it has ended."""
+    found = []
+    for process in psutil.process_iter():
+        with contextlib.suppress(ProcessLookupError):
+            if os.getsid(process.pid) == pid:
+                found.append(process)
+    return found
 
 
 @contextlib.contextmanager
@@ -66,12 +76,7 @@ def in_situation(
     with started(situation.command()) as process:
         wait_for(situation.marker)
         children = psutil.Process(process.pid).children(recursive=True)
-        try:
-            yield process, children
-        finally:
-            for child in children:
-                with contextlib.suppress(psutil.NoSuchProcess):
-                    child.kill()
+        yield process, children
 
 
 def assert_all_gone(processes: list[psutil.Process]) -> None:
