@@ -11,6 +11,7 @@ use super::updates::Lifted;
 use super::{Changes, Decoded};
 use crate::error::{DecodeError, Result as WireResult};
 use crate::py::errors::{no_memory, owned};
+use crate::py::interrupts::Interrupts;
 use crate::py::late::{require_kept, LateContainers};
 use crate::py::runtime::Runtime;
 use crate::wire::{op, Reader, HEADER_LEN};
@@ -85,7 +86,9 @@ impl<'a, 'py, 'data> Machine<'a, 'py, 'data> {
 
     pub(super) fn run(&mut self) -> PyResult<()> {
         let py = self.py;
+        let mut interrupts = Interrupts::default();
         loop {
+            interrupts.look(py)?;
             let at = self.reader.position();
             let code = self.reader.byte()?;
             if code >= op::SMALL_INT {

@@ -26,6 +26,7 @@ use rustc_hash::FxHashMap;
 
 use super::errors::no_memory;
 use super::graph::{copy_dict, numbers_of};
+use super::interrupts::Interrupts;
 use super::numbers::{NO_NUMBER, NO_OFFSET};
 use super::output::Output;
 use super::path;
@@ -72,6 +73,7 @@ pub struct Encoder {
     randoms: Vec<(u32, u64)>,
     reducers: Reducers,
     frames: Vec<Frame>,
+    interrupts: Interrupts,
     /// Room for the items of one instance's dict, see `objects`.
     items: Vec<Item>,
     /// One per `Frame::Reduce`, in the same order.
@@ -131,6 +133,7 @@ impl Encoder {
                 copyreg,
             },
             frames: Vec::new(),
+            interrupts: Interrupts::default(),
             items: Vec::new(),
             reductions: Vec::new(),
             reentries: HashMap::new(),

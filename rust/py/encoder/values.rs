@@ -143,6 +143,7 @@ impl Encoder {
 
     /// Writes or begins an object that has no number yet.
     fn first_visit(&mut self, py: Python<'_>, obj: &Bound<'_, PyAny>) -> PyResult<Written> {
+        self.interrupts.look(py)?;
         if let Ok(text) = obj.cast_exact::<PyString>() {
             if !self.unicode_text(obj)? {
                 let encoded = text.call_method1("encode", ("utf-8", "surrogatepass"))?;
