@@ -194,8 +194,10 @@ class DeltaSnapshots:
 
     def close(self) -> None:
         """Release the memory of the frames, and all references to the simulation."""
-        self._source.close()
-        self._log.close()
+        try:
+            self._source.close()  # which it refuses while a hook is called in the middle of a frame
+        finally:
+            self._log.close()
 
 
 class DeltaSnapshot:
