@@ -33,13 +33,12 @@ from typing import Any
 
 from pams.agents import Agent
 from pams.logs.base import Logger
-from pams.order import Cancel, Order
 from pams.runners import MultiProcessAgentParallelRunner as _PamsProcessRunner
 from pams.runners import MultiThreadAgentParallelRunner as _PamsThreadRunner
 from pams.session import Session
 from pams.simulator import Simulator
 
-from .._core import chunk_bounds, index_of
+from .._core import chunk_bounds
 from ..executors import abandon, shut_down
 from ..marks import Marks, MarksOfExecutor
 from ..results import CONSTANTS
@@ -57,6 +56,8 @@ from ..worker_watch import MainProcess, watch_from_workers_of
 from .attempts import Attempt
 from .batches import Answers, Batch, BatchRecord, warnings_of_workers
 from .deaths import Restarts, Scene, WorkerDiedError
+from .lost_changes import LostChanges
+from .orders import Orders, check_orders, resolve_cancels
 from .snapshots import DeltaSnapshots, FullSnapshots, Snapshot
 
 # Batches of which the runner keeps a record.
@@ -64,9 +65,6 @@ _MAX_RECORDS = 10_000
 
 # How often workers are replaced in a run unless the config says otherwise.
 _DEFAULT_RESTARTS = 3
-
-# What an agent submits.
-Orders = list[Order | Cancel]
 
 
 class MultiProcessAgentParallelRunner(_PamsProcessRunner):
@@ -206,8 +204,7 @@ class MultiProcessAgentParallelRunner(_PamsProcessRunner):
         # Names that the agents of the current batch list, by id() of the agent.
         self._asked_names: dict[int, tuple[str, ...]] = {}
         self.batch_records: deque[BatchRecord] = deque(maxlen=_MAX_RECORDS)
-        # Pairs of an agent class and an attribute name that have been warned about.
-        self._warned: set[tuple[type, str]] = set()
+        self._lost_changes = LostChanges(type(self).__name__)
         # Texts from workers that have been warned of.
         self._passed_on: set[str] = set()
 
@@ -456,29 +453,8 @@ class MultiProcessAgentParallelRunner(_PamsProcessRunner):
         """
         if prng_state is not None:
             agent.prng.setstate(prng_state)
-        self._resolve_cancels(orders)
+        resolve_cancels(self.simulator, orders)
         return orders
-
-    def _resolve_cancels(self, orders: Any) -> None:
-        if type(orders) is list and all(type(order) is Order for order in orders):
-            return
-        if not isinstance(orders, Iterable):  # the checks say what is wrong with it
-            return
-        for cancel in orders:
-            if not isinstance(cancel, Cancel) or not isinstance(cancel.order, Order):
-                continue
-            order = cancel.order
-            market = self.simulator.id2market.get(order.market_id)
-            if market is None:
-                continue
-            book = market.buy_order_book if order.is_buy else market.sell_order_book
-            if index_of(book.priority_queue, order) >= 0:
-                continue
-            for placed in book.priority_queue:
-                # Orders of different classes refuse to be compared.
-                if type(placed) is type(order) and placed == order:
-                    cancel.order = placed
-                    break
 
     def _is_overridden(self, hook: str) -> bool:
         return hook in vars(self) or getattr(type(self), hook) is not _DEFAULT_HOOKS[hook]
@@ -543,7 +519,7 @@ class MultiProcessAgentParallelRunner(_PamsProcessRunner):
                 results = self._results(batch, chunks)
                 arrived = time.perf_counter()
                 answers = [Answers(batch, positions, result) for positions, result in results]
-                self._warn_about_lost_changes(answers)
+                self._lost_changes.warn_of(answers, stacklevel=1)
             except BaseException as error:
                 attempt = self._attempt
                 if attempt is None or (
@@ -699,24 +675,6 @@ class MultiProcessAgentParallelRunner(_PamsProcessRunner):
                 self._passed_on.add(text)
                 warnings.warn(text, stacklevel=3)
 
-    def _warn_about_lost_changes(self, answers: Iterable[Answers]) -> None:
-        names_by_class: dict[type, set[str]] = {}
-        for answer in answers:
-            for position, names in answer.lost:
-                cls = type(answer.agents[position])
-                new = {name for name in names if (cls, name) not in self._warned}
-                if new:
-                    names_by_class.setdefault(cls, set()).update(new)
-        for cls, new in names_by_class.items():
-            self._warned.update((cls, name) for name in new)
-            warnings.warn(
-                "Changes to attributes not listed in synced_attributes are lost: "
-                f"{cls.__name__} assigned or deleted {', '.join(map(repr, sorted(new)))} in "
-                f"submit_orders on a worker process of {type(self).__name__}. List them in "
-                f"{cls.__name__}.synced_attributes to keep the changes.",
-                stacklevel=2,
-            )
-
     def _receive(self, session: Session, answer: Answers, submitted: list[Orders]) -> None:
         """Update the agents of a chunk one after the other, as far as their orders are valid."""
         if self._is_overridden("_receive_orders_from_worker"):
@@ -742,12 +700,12 @@ class MultiProcessAgentParallelRunner(_PamsProcessRunner):
                     set_attributes(agent=agent, attributes=attributes)
             if receive_orders is None:
                 answer.set_prng_state(position)
-                self._resolve_cancels(orders)
+                resolve_cancels(self.simulator, orders)
             else:
                 prng_state = answer.prng_state(position)
                 orders = receive_orders(agent=agent, orders=orders, prng_state=prng_state)
             if len(orders) > 0:
-                self._check_orders(session, agent, orders)
+                check_orders(self, session, agent, orders)
                 submitted.append(orders)
 
     def _receive_from_silent_and_submitting(
@@ -761,21 +719,11 @@ class MultiProcessAgentParallelRunner(_PamsProcessRunner):
         for position, (orders, *_) in answer.roots.items():
             answer.set_prng_states(start, position + 1)
             start = position + 1
-            self._resolve_cancels(orders)
+            resolve_cancels(self.simulator, orders)
             if len(orders) > 0:
-                self._check_orders(session, answer.agents[position], orders)
+                check_orders(self, session, answer.agents[position], orders)
                 submitted.append(orders)
         answer.set_prng_states(start, len(answer.agents))
-
-    def _check_orders(self, session: Session, agent: Agent, orders: Orders) -> None:
-        """Check submitted orders as the installed pams does."""
-        if not session.with_order_placement:
-            raise AssertionError("currently order is not accepted")
-        check = getattr(self, "_check_submitted_orders", None)
-        if check is not None:
-            check(agent=agent, orders=orders)
-        elif sum([order.agent_id != agent.agent_id for order in orders]) > 0:
-            raise ValueError("spoofing order is not allowed. please check agent_id in order")
 
 
 _DEFAULT_HOOKS = {
