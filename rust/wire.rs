@@ -170,6 +170,8 @@ pub mod op {
     pub const SET_ITEM: u8 = 0x5e;
     /// `SET_ITEM` and `UPDATED`.
     pub const UPDATED_ITEM: u8 = 0x36;
+    /// As `ASSEMBLE`, and again at the end: hashes of keys may change until then.
+    pub const ASSEMBLE_LATE: u8 = 0x37;
     /// Gives all objects of a keyframe other numbers. How many shapes are forgotten, which were
     /// defined first; runs of objects, in the order in which they have been numbered: length, and
     /// the number of the first one plus 1, or 0 if they are to have none; an empty run; count of

@@ -23,6 +23,7 @@ from sample_types import (
     HashedByDefault,
     HashedByKey,
     KeyedState,
+    MyDict,
     Pair,
     Plain,
     Registered,
@@ -463,3 +464,46 @@ def test_pending_gauss() -> None:
     for pending in (1, True, "text", [prng], None, -0.0, float("nan")):
         prng.gauss_next = pending
         chain.step()
+
+
+# ---------------------------------------------------- containers with keys that change with them
+
+
+def keyed_containers(key: Any) -> list[Any]:
+    return [
+        collections.OrderedDict({key: 1}),
+        collections.defaultdict(list, {key: 1}),
+        MyDict({key: 1}),
+        {key: 1},
+        {key},
+    ]
+
+
+def change_container(container: Any) -> None:
+    if isinstance(container, set):
+        container.add("new")
+    else:
+        container["new"] = 2
+
+
+@pytest.mark.parametrize("at", range(5))
+@pytest.mark.parametrize("is_known", [True, False])
+def test_key_that_refers_to_its_container_changes_with_it(at: int, is_known: bool) -> None:
+    """The change of the container is written among the attributes of its key."""
+    key = HashedByKey("a")
+    container = keyed_containers(key)[at]
+    key.container = container if is_known else None  # type: ignore[attr-defined]
+    chain = Chain([key, container])
+    chain.step()
+    change_container(container)
+    # Other attributes in another order: none is left for a moment.
+    vars(key).clear()
+    key.container = container  # type: ignore[attr-defined]
+    key.key = "a"
+    chain.step()
+    vars(key).clear()
+    key.other = [container]  # type: ignore[attr-defined]
+    key.key = "b"  # another hash, which the container does not know
+    change_container(container)
+    chain.step()
+    assert chain.roll_back()

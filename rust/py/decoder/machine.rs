@@ -27,6 +27,8 @@ pub(super) struct Machine<'a, 'py, 'data> {
     /// Counts calls of user code, any of which may give hooks to a class.
     pub(super) epoch: u64,
     pub(super) late: LateContainers,
+    /// Objects with the parts that they are given again at the end.
+    pub(super) late_parts: Vec<(Py<PyAny>, Py<PyAny>)>,
     /// Those that instructions can refer to.
     pub(super) floats: Vec<Py<PyAny>>,
     /// Shape of the latest new instance.
@@ -60,6 +62,7 @@ impl<'a, 'py, 'data> Machine<'a, 'py, 'data> {
             changes,
             epoch: 0,
             late: LateContainers::default(),
+            late_parts: Vec::new(),
             floats: Vec::new(),
             last_new: None,
             lifted: Vec::new(),
@@ -69,11 +72,12 @@ impl<'a, 'py, 'data> Machine<'a, 'py, 'data> {
     }
 
     /// What has been decoded, when all instructions have run.
-    pub(super) fn finish(self) -> PyResult<Decoded> {
+    pub(super) fn finish(mut self) -> PyResult<Decoded> {
         if !self.stack.is_empty() {
             return Err(self.malformed("an end that does not fit the header").into());
         }
-        self.late.settle(self.py)?;
+        std::mem::take(&mut self.late).settle(self.py)?;
+        self.settle_late_parts()?;
         Ok(self.decoded)
     }
 

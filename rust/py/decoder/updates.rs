@@ -3,6 +3,7 @@
 //! They change what an object consists of directly, without the methods that its class may
 //! override: the source has compared just that.
 
+use pyo3::exceptions::PyException;
 use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::types::{PyByteArray, PyDict, PyList, PySet, PyType};
@@ -78,6 +79,7 @@ impl<'py> Machine<'_, 'py, '_> {
             op::FREE => self.free()?,
             op::RENUMBER => self.renumber()?,
             op::ASSEMBLE => self.assemble()?,
+            op::ASSEMBLE_LATE => self.assemble_late()?,
             op::PATCH_ARRAY => {
                 let patches = self.reader.counted()?;
                 if !patch(&self.peek()?, patches)? {
@@ -455,14 +457,46 @@ impl<'py> Machine<'_, 'py, '_> {
 
     fn assemble(&mut self) -> PyResult<()> {
         let state = self.pop()?;
+        self.assemble_from(&self.peek()?, state.bind(self.py), false)
+    }
+
+    fn assemble_late(&mut self) -> PyResult<()> {
+        let state = self.pop()?;
         let obj = self.peek()?;
+        match self.assemble_from(&obj, state.bind(self.py), false) {
+            // Too early; if the hash is broken for good, the error comes again at the end.
+            Err(error) if !error.is_instance_of::<PyException>(self.py) => return Err(error),
+            _ => {}
+        }
+        self.late_parts.push((obj.unbind(), state));
+        Ok(())
+    }
+
+    /// Gives objects whose keys can have got other hashes their parts again.
+    pub(super) fn settle_late_parts(&mut self) -> PyResult<()> {
+        for (obj, state) in std::mem::take(&mut self.late_parts) {
+            self.assemble_from(obj.bind(self.py), state.bind(self.py), true)?;
+        }
+        Ok(())
+    }
+
+    fn assemble_from(
+        &self,
+        obj: &Bound<'py, PyAny>,
+        state: &Bound<'py, PyAny>,
+        has_old_hashes: bool,
+    ) -> PyResult<()> {
         let anatomy = Anatomy::of(&obj.get_type())?;
         let parts = anatomy
             .as_ref()
-            .and_then(|anatomy| Some((anatomy, anatomy.parse_state(state.bind(self.py))?)));
+            .and_then(|anatomy| Some((anatomy, anatomy.parse_state(state)?)));
         let (anatomy, parts) =
             parts.ok_or_else(|| self.malformed("parts for what has no such parts"))?;
-        anatomy.restore(&obj, &parts, &mut Vec::new())
+        if has_old_hashes {
+            // Not even comparing the items is possible before.
+            anatomy.refill(obj, &parts)?;
+        }
+        anatomy.restore(obj, &parts, &mut Vec::new())
     }
 
     fn free(&mut self) -> PyResult<()> {

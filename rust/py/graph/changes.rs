@@ -41,15 +41,15 @@ pub enum Piece {
 /// Addresses of objects that are no longer part of an object.
 pub type Removed = Vec<usize>;
 
-/// What makes `new` of `old`, to be encoded behind the object; `None` if only a new object can
+/// What makes `recorded` of `old`, to be encoded behind the object; `None` if only a new object can
 /// have this record. Lists go through [`list_edits`].
 pub fn pieces(
     py: Python<'_>,
     old: &Recorded,
-    new: &Recorded,
+    recorded: &Recorded,
     removed: &mut Removed,
 ) -> Option<Vec<Piece>> {
-    Some(match (old, new) {
+    Some(match (old, recorded) {
         (Recorded::Dict(old), Recorded::Dict(new)) => {
             let keys = |items: &[Py<PyAny>]| items.iter().step_by(2).cloned_in(py);
             let values = |items: &[Py<PyAny>]| items.iter().skip(1).step_by(2).cloned_in(py);
@@ -91,7 +91,11 @@ pub fn pieces(
             }
             removed.extend(old.children().map(|part| part.as_ptr() as usize));
             let state = anatomy.state(py, new).ok()?.into_any().unbind();
-            vec![Piece::Value(state), Piece::Code(op::ASSEMBLE)]
+            let code = match recorded.has_unsettled_keys() {
+                true => op::ASSEMBLE_LATE,
+                false => op::ASSEMBLE,
+            };
+            vec![Piece::Value(state), Piece::Code(code)]
         }
         _ => return None,
     })
