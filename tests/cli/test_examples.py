@@ -202,7 +202,7 @@ def test_past_returns_are_always_as_many():
 
 
 @needs_flax
-@pytest.mark.parametrize("workers", ["1", "2", "4"])
+@pytest.mark.parametrize("workers", [pytest.param("1", marks=pytest.mark.slow), "2"])
 def test_flax_is_identical(command, workers):
     done = command("compare", "flax", "--runner", "jax", "--workers", workers, "--steps", "10")
 

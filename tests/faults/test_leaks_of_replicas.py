@@ -368,7 +368,7 @@ def check_flat(use: Callable[[], Any], rounds: int, repetitions: int, grace: int
 
 @pytest.mark.parametrize("make", USES)
 def test_nothing_adds_up(make: Callable[[], Callable[[], Any]]) -> None:
-    check_flat(make(), rounds=4, repetitions=100, grace=50)
+    check_flat(make(), rounds=3, repetitions=60, grace=30)
 
 
 @pytest.mark.slow

@@ -220,15 +220,18 @@ def between_batches_result(workers: int, **keys: Any) -> list[str]:
     return [*describe(runner.simulator, NOT_COMPARED), digest(exact(runner._prng))]
 
 
+@functools.cache
+def between_whole_snapshots() -> list[str]:
+    return between_batches_result(2, startMethod="fork", snapshotMode="full")
+
+
 @pytest.mark.parametrize("workers", [1, 2, 3])
 def test_changes_between_batches(workers: int) -> None:
     found = between_batches_result(workers, startMethod="fork")
-    expected = between_batches_result(2, startMethod="fork", snapshotMode="full")
-    assert found == expected, differences(found, expected)
+    assert found == between_whole_snapshots(), differences(found, between_whole_snapshots())
 
 
 @pytest.mark.parametrize("start_method", ["spawn", "forkserver"])
 def test_changes_between_batches_with_other_start_methods(start_method: str) -> None:
     found = between_batches_result(2, startMethod=start_method)
-    expected = between_batches_result(2, startMethod="fork", snapshotMode="full")
-    assert found == expected, differences(found, expected)
+    assert found == between_whole_snapshots(), differences(found, between_whole_snapshots())

@@ -27,6 +27,8 @@ from runner_support.scenarios import POPULATIONS, build, collect, run
 
 START_METHODS = ("fork", "spawn", "forkserver")
 LARGE = 3_000_000  # bytes; a frame of this size does not travel inside a task
+# Open at most besides the one that is being written: files of frames that some worker may need.
+FILES_OF_FRAMES = 2
 
 
 def open_files() -> int:
@@ -64,7 +66,7 @@ def test_open_files_do_not_grow(scripted: Any, start_method: str, payload: int) 
     runner._run()
     assert len(runner.open_files) == 200
     # Workers start within the first steps.
-    assert max(runner.open_files[10:]) <= max(runner.open_files[:10])
+    assert max(runner.open_files[10:]) <= max(runner.open_files[:10]) + FILES_OF_FRAMES
     # A worker that starts later begins with more of them, if it is forked.
     by_worker: dict[int, list[int]] = {}
     for reports in zip(*(agent.open_files for agent in runner.simulator.agents), strict=True):
@@ -73,7 +75,7 @@ def test_open_files_do_not_grow(scripted: Any, start_method: str, payload: int) 
     assert sum(map(len, by_worker.values())) == 4 * 200
     for counts in by_worker.values():
         if len(counts) > 40:
-            assert max(counts[40:]) <= max(counts[:40])
+            assert max(counts[40:]) <= max(counts[:40]) + FILES_OF_FRAMES
     assert any(len(counts) > 40 for counts in by_worker.values())
 
 

@@ -73,7 +73,7 @@ def edit(items: list[Any], edits: list[Any]) -> None:
 
 
 @given(st.lists(EDITS, min_size=1, max_size=4), st.booleans())
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=100)
 def test_any_moves(steps: list[Any], is_rebound: bool) -> None:
     """In place, and in a list that takes the place of the one before."""
     holder = Plain(items=entries(40))
@@ -88,7 +88,7 @@ def test_any_moves(steps: list[Any], is_rebound: bool) -> None:
 
 
 @given(EDITS, EDITS, st.integers(0, 39), st.integers(0, 39))
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=100)
 def test_moves_in_a_list_that_is_put_into_another_one(
     inner_edits: list[Any], outer_edits: list[Any], first: int, second: int
 ) -> None:

@@ -722,7 +722,7 @@ def scene_of_many_threads() -> None:
     ]
     for thread in threads:
         thread.start()
-    stop.wait(1.5)
+    stop.wait(0.5)
     stop.set()
     for thread in threads:
         thread.join()
