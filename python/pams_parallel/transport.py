@@ -24,6 +24,7 @@ import uuid
 import weakref
 from array import array
 from collections.abc import Iterator
+from io import FileIO
 from typing import TYPE_CHECKING, BinaryIO, NamedTuple
 
 if TYPE_CHECKING:
@@ -31,6 +32,9 @@ if TYPE_CHECKING:
 
 # Largest frame, in bytes, that travels inside a task.
 INLINE_LIMIT = 64 * 1024
+
+# Else workers must not keep a file open that the main process will delete.
+_OPEN_FILES_CAN_BE_DELETED = os.name != "nt"
 
 
 class Store:
@@ -319,7 +323,7 @@ class ChainReader:
 
     def __init__(self) -> None:
         self._token = b""
-        self._descriptor = -1
+        self._file: FileIO | None = None
 
     def frames_after(self, chain: Chain, sequence: int | None) -> Iterator[bytes]:
         """Read the frames that lead to the end of a chain.
@@ -347,24 +351,27 @@ class ChainReader:
         ends = array("Q", segment.ends)
         if known < len(ends) and segment.token != self._token:
             self.close()
-            self._descriptor = os.open(segment.path, os.O_RDONLY | os.O_CLOEXEC)
+            self._file = FileIO(segment.path)
             self._token = segment.token
         for index in range(known, len(ends)):
+            assert self._file is not None
             start = ends[index - 1] if index else 0
+            self._file.seek(start)
             frame = bytearray()
             while len(frame) < ends[index] - start:
-                missing = ends[index] - start - len(frame)
-                piece = os.pread(self._descriptor, missing, start + len(frame))
+                piece = self._file.read(ends[index] - start - len(frame))
                 if not piece:
                     raise OSError("the file with the frames of the simulation has been cut")
                 frame += piece
             yield bytes(frame)
+        if not _OPEN_FILES_CAN_BE_DELETED:
+            self.close()
 
     def close(self) -> None:
         """Close the file."""
-        if self._descriptor >= 0:
-            os.close(self._descriptor)
-        self._descriptor = -1
+        if self._file is not None:
+            self._file.close()
+            self._file = None
         self._token = b""
 
 
