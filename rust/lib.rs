@@ -16,6 +16,8 @@ use pyo3::prelude::*;
 // The walkers rely on the GIL between two steps, so free-threaded builds are told so.
 #[pymodule(gil_used = true)]
 mod _core {
+    use super::*;
+
     #[pymodule_export]
     use crate::py::{
         attributes::changed_attributes,
@@ -33,4 +35,9 @@ mod _core {
     #[pymodule_export]
     #[allow(non_upper_case_globals)]
     const __version__: &str = env!("CARGO_PKG_VERSION");
+
+    #[pymodule_init]
+    fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {
+        crate::py::interpreter::check(module.py())
+    }
 }

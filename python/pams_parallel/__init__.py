@@ -11,9 +11,17 @@ For agents that use JAX there is ``JaxAgentParallelRunner``. Importing it does n
 
 from __future__ import annotations
 
-from . import snapshot
-from ._core import __version__
-from .runners import JaxAgentParallelRunner, MultiProcessAgentParallelRunner, WorkerDiedError
+from .compatibility import check_interpreter
+
+check_interpreter()  # before the extension is loaded
+
+from . import snapshot  # noqa: E402
+from ._core import __version__  # noqa: E402
+from .runners import (  # noqa: E402
+    JaxAgentParallelRunner,
+    MultiProcessAgentParallelRunner,
+    WorkerDiedError,
+)
 
 __all__ = [
     "JaxAgentParallelRunner",

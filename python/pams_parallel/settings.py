@@ -8,10 +8,13 @@ from __future__ import annotations
 
 import difflib
 import multiprocessing
+import sys
 import threading
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
+
+from .compatibility import max_workers
 
 # Similarity (difflib) from which on a key counts as a misspelling of one of ours. High enough
 # for the keys of pams itself ("markets", "fundamentalCorrelations", ...) to stay far below.
@@ -49,6 +52,17 @@ def _parse_positive_int(value: Any) -> int:
         limit = f" of at most {_MAX_COUNT}" if is_integer and value > 1 else ""
         raise ValueError(f"must be a positive integer{limit}, but {_shown(value)} is given")
     return int(value)
+
+
+def _parse_worker_count(value: Any) -> int:
+    count = _parse_positive_int(value)
+    limit = max_workers()
+    if limit is not None and count > limit:
+        raise ValueError(
+            f"must be at most {limit}, the largest number of processes that a pool can have on "
+            f"{sys.platform}, but {count} is given"
+        )
+    return count
 
 
 def _shown(value: Any) -> str:
@@ -125,7 +139,7 @@ def _parse_snapshot_mode(value: Any) -> str:
 
 
 PROCESS_RUNNER_KEYS: tuple[Key, ...] = (
-    Key("numParallel", "num_parallel", _parse_positive_int),
+    Key("numParallel", "num_parallel", _parse_worker_count),
     Key("startMethod", "start_method", parse_start_method),
     Key("snapshotMode", "snapshot_mode", _parse_snapshot_mode),
     Key("maxWorkerRestarts", "max_worker_restarts", _parse_restarts),

@@ -8,6 +8,7 @@ pub mod encoder;
 pub mod errors;
 pub mod functions;
 pub mod graph;
+pub mod interpreter;
 mod interrupts;
 mod late;
 mod list_memory;

@@ -39,6 +39,7 @@ from pams.session import Session
 from pams.simulator import Simulator
 
 from .._core import chunk_bounds
+from ..compatibility import max_workers
 from ..executors import abandon, shut_down
 from ..marks import Marks, MarksOfExecutor
 from ..results import CONSTANTS
@@ -82,8 +83,8 @@ class MultiProcessAgentParallelRunner(_PamsProcessRunner):
 
     Keys in ``simulation`` of the config, in addition to those of pams:
 
-    * ``numParallel`` (``int``, at least 1): number of workers. Default: number of CPUs minus
-      one, at least one.
+    * ``numParallel`` (``int``, at least 1, on Windows at most 61): number of workers. Default:
+      number of CPUs minus one, at least one.
     * ``startMethod`` (``str``): start method of the workers, one of
       :func:`multiprocessing.get_all_start_methods`. Default: :attr:`default_start_method`.
     * ``maxWorkerRestarts`` (``int``, at least 0): how often in a run a batch is repeated with new
@@ -183,6 +184,7 @@ class MultiProcessAgentParallelRunner(_PamsProcessRunner):
         """
         self._check_signature_of_override()
         super().__init__(settings, prng, logger, simulator_class)
+        self.num_parallel = min(self.num_parallel, max_workers() or self.num_parallel)
         self.start_method: str | None = None
         self.snapshot_mode = "delta"
         self.max_worker_restarts = _DEFAULT_RESTARTS

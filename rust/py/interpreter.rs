@@ -1,0 +1,22 @@
+//! Which interpreters of a process can use the extension.
+
+use pyo3::exceptions::PyImportError;
+use pyo3::ffi;
+use pyo3::prelude::*;
+
+/// Refuses interpreters other than the main one: objects that are looked up once
+/// ([`super::runtime`]) belong to the interpreter that did it.
+///
+/// From Python 3.12 on, interpreters with a GIL of their own are refused by Python itself, and
+/// PyO3 refuses a second interpreter, but not one that comes first.
+pub fn check(_py: Python<'_>) -> PyResult<()> {
+    // SAFETY: the caller is attached to an interpreter, which is the current one.
+    let number = unsafe { ffi::PyInterpreterState_GetID(ffi::PyInterpreterState_Get()) };
+    if number == 0 {
+        return Ok(());
+    }
+    Err(PyImportError::new_err(
+        "pams_parallel cannot be used in a subinterpreter: import it in the main interpreter of \
+         the process",
+    ))
+}
