@@ -7,8 +7,7 @@ use pyo3::prelude::*;
 /// Refuses interpreters other than the main one: objects that are looked up once
 /// ([`super::runtime`]) belong to the interpreter that did it.
 ///
-/// From Python 3.12 on, interpreters with a GIL of their own are refused by Python itself, and
-/// PyO3 refuses a second interpreter, but not one that comes first.
+/// Python itself, from 3.12 on, refuses those with a GIL of their own, but not others.
 pub fn check(_py: Python<'_>) -> PyResult<()> {
     // SAFETY: the caller is attached to an interpreter, which is the current one.
     let number = unsafe { ffi::PyInterpreterState_GetID(ffi::PyInterpreterState_Get()) };
