@@ -47,7 +47,7 @@ def n_workers(children: list[psutil.Process]) -> int:
 @pytest.mark.parametrize(
     ("phase", "fault", "start_method"),
     slow_unless(
-        lambda phase, _, method: method == "fork" or phase in ("between", "run"),
+        lambda phase, _, method: method == "fork" or phase == "run",
         [(*situation, method) for situation in SITUATIONS for method in START_METHODS],
     ),
 )
@@ -70,8 +70,12 @@ def test_terminated(tmp_path: Path, start_method: str) -> None:
         assert_all_gone(children)
 
 
-@pytest.mark.parametrize("start_method", START_METHODS)
-@pytest.mark.parametrize("phase", ["between", "run"])
+@pytest.mark.parametrize(
+    ("phase", "start_method"),
+    slow_unless(
+        lambda phase, _: phase == "between", itertools.product(["between", "run"], START_METHODS)
+    ),
+)
 def test_killed_with_a_pool_of_the_users_own(tmp_path: Path, phase: str, start_method: str) -> None:
     situation = Situation(str(tmp_path / "marker"), start_method, phase, own_pool=True)
     with in_situation(situation) as (process, children):
@@ -83,7 +87,7 @@ def test_killed_with_a_pool_of_the_users_own(tmp_path: Path, phase: str, start_m
 @pytest.mark.parametrize(
     ("fault", "start_method"),
     slow_unless(
-        lambda fault, method: method == "fork" or fault == "SIGKILL",
+        lambda fault, method: (method == "fork" and fault != "exit") or fault == "SIGKILL",
         itertools.product(["exit", "segfault", "SIGKILL"], START_METHODS),
     ),
 )

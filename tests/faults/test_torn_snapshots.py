@@ -274,7 +274,7 @@ def on_another_thread(use: Callable[[], Any]) -> None:
 
 
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("mode", ["delta", "full"])
+@pytest.mark.parametrize("mode", ["delta", pytest.param("full", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("kind", ["__getstate__", "__reduce__", "__hash__"])
 @pytest.mark.parametrize("action", ACTIONS)
 def test_hooks_that_come_back_to_the_runner(action: str, kind: str, mode: str) -> None:

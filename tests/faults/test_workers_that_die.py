@@ -118,7 +118,10 @@ def test_batch_is_repeated(
         assert f"Scripted (agent_id={CULPRIT})" in text
 
 
-@pytest.mark.parametrize(("phase", "kind", "start_method"), CASES)
+@pytest.mark.parametrize(
+    ("phase", "kind", "start_method"),
+    slow_unless(lambda phase, kind, method: method == "fork", CASES),
+)
 def test_task_that_always_ends_its_worker(
     scripted: Any, tmp_path: Path, phase: str, kind: str, start_method: str
 ) -> None:

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 from fault_support.faults import Fault, set_trap
 from fault_support.observing import started
+from fault_support.selection import slow_unless
 from pams.runners import SequentialRunner
 from pams_parallel import MultiProcessAgentParallelRunner, WorkerDiedError, executors
 from pams_parallel.runners import attempts
@@ -137,15 +138,20 @@ def run_and_catch(runner: Any, start: float) -> str:
 
 @pytest.mark.parametrize(
     ("phase", "kind", "start_method"),
-    [
-        *(
-            ("run", kind, method)
-            for kind in ("hang up", "hang up in C")
-            for method in START_METHODS
+    slow_unless(
+        lambda phase, kind, method: (
+            method != "forkserver" and (kind, method) != ("hang up", "spawn")
         ),
-        ("unpickle", "hang up", "fork"),
-        ("return", "hang up", "fork"),
-    ],
+        [
+            *(
+                ("run", kind, method)
+                for kind in ("hang up", "hang up in C")
+                for method in START_METHODS
+            ),
+            ("unpickle", "hang up", "fork"),
+            ("return", "hang up", "fork"),
+        ],
+    ),
 )
 def test_task_that_hangs(
     scripted: Any, tmp_path: Path, phase: str, kind: str, start_method: str

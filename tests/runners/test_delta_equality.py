@@ -139,7 +139,7 @@ def sequential_changing_result() -> list[str]:
     return changing_result(SequentialRunner)
 
 
-@pytest.mark.parametrize("workers", [1, pytest.param(2, marks=pytest.mark.slow), 3])
+@pytest.mark.parametrize("workers", [*(pytest.param(n, marks=pytest.mark.slow) for n in (1, 2)), 3])
 @pytest.mark.parametrize("start_method", START_METHODS)
 @pytest.mark.parametrize("mode", MODES)
 def test_simulation_that_changes(mode: str, start_method: str, workers: int) -> None:
@@ -225,7 +225,7 @@ def between_whole_snapshots() -> list[str]:
     return between_batches_result(2, startMethod="fork", snapshotMode="full")
 
 
-@pytest.mark.parametrize("workers", [1, 2, 3])
+@pytest.mark.parametrize("workers", [pytest.param(1, marks=pytest.mark.slow), 2, 3])
 def test_changes_between_batches(workers: int) -> None:
     found = between_batches_result(workers, startMethod="fork")
     assert found == between_whole_snapshots(), differences(found, between_whole_snapshots())

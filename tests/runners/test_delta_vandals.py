@@ -109,7 +109,7 @@ def test_outcome_is_that_of_honest_agents(cls: str, mode: str, damage: str, work
 
 
 @pytest.mark.parametrize("workers", [pytest.param(1, marks=pytest.mark.slow), 2])
-@pytest.mark.parametrize("damage", ["many objects", "named"])
+@pytest.mark.parametrize("damage", [pytest.param("many objects", marks=pytest.mark.slow), "named"])
 @pytest.mark.parametrize("cls", CLASSES)
 def test_one_task_after_the_other_on_the_same_frame(cls: str, damage: str, workers: int) -> None:
     """More tasks than workers: the same frame serves a worker several times."""

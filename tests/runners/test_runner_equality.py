@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import copy
 import functools
+import itertools
 import json
 import random
 from concurrent.futures import Executor, ProcessPoolExecutor, ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from fault_support.selection import slow_unless
 from pams import Simulator
 from pams.runners import SequentialRunner
 from pams_parallel import MultiProcessAgentParallelRunner
@@ -59,8 +61,13 @@ def parallel_outcome(
     return outcome(runner)
 
 
-@pytest.mark.parametrize("workers", [1, 2, 3])
-@pytest.mark.parametrize("start_method", START_METHODS)
+@pytest.mark.parametrize(
+    ("start_method", "workers"),
+    slow_unless(
+        lambda method, workers: method == "fork" or workers == 2,
+        itertools.product(START_METHODS, [1, 2, 3]),
+    ),
+)
 @pytest.mark.parametrize("population", POPULATIONS)
 def test_outcome_equals_sequential(population: str, start_method: str, workers: int) -> None:
     """The sessions of every simulation have the quotas all, 1, 3 and 0."""

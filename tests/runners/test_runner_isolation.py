@@ -83,7 +83,7 @@ def run_vandals(scripted: Any, damage: str, quota: int, steps: int = 2, **kwargs
 
 
 # With quota 1 every agent is a batch of its own; with 1000 all are tasks of one batch.
-@pytest.mark.parametrize("quota", [1, 1000])
+@pytest.mark.parametrize("quota", [pytest.param(1, marks=pytest.mark.slow), 1000])
 @pytest.mark.parametrize("damage", vandalism.ACTIONS)
 @pytest.mark.filterwarnings("ignore:Changes to attributes not listed")
 def test_damage_is_not_seen_by_later_tasks(scripted: Any, damage: str, quota: int) -> None:

@@ -405,13 +405,13 @@ def scene_of_a_rollback(event: str, action: str) -> None:
     recover(chain)
 
 
-@pytest.mark.parametrize("keyframe", [True, False])
+@pytest.mark.parametrize("keyframe", [pytest.param(True, marks=pytest.mark.slow), False])
 @pytest.mark.parametrize("event", FRAME_EVENTS)
 def test_interference_with_a_frame(event: str, keyframe: bool) -> None:
     run_apart({name: partial(scene_of_a_frame, event, name, keyframe) for name in ACTIONS})
 
 
-@pytest.mark.parametrize("keyframe", [True, False])
+@pytest.mark.parametrize("keyframe", [pytest.param(True, marks=pytest.mark.slow), False])
 @pytest.mark.parametrize("event", UPDATE_EVENTS)
 def test_interference_with_an_update(event: str, keyframe: bool) -> None:
     run_apart({name: partial(scene_of_an_update, event, name, keyframe) for name in ACTIONS})
