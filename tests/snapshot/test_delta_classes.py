@@ -501,6 +501,8 @@ def test_key_that_refers_to_its_container_changes_with_it(at: int, is_known: boo
     key.container = container  # type: ignore[attr-defined]
     key.key = "a"
     chain.step()
+    if isinstance(container, collections.OrderedDict):
+        return  # with a key that it does not find any more, it can neither be read nor copied
     vars(key).clear()
     key.other = [container]  # type: ignore[attr-defined]
     key.key = "b"  # another hash, which the container does not know
