@@ -475,13 +475,16 @@ class KeyedMachine(DeltaMachine):
     native = True
 
 
+# Always the same examples: what a search finds is for the long histories, and takes minutes to be
+# made small.
 _QUICK = settings(
     max_examples=25,
     stateful_step_count=20,
     deadline=None,
+    derandomize=True,
     suppress_health_check=list(HealthCheck),
 )
-_LONG = settings(_QUICK, max_examples=1500, stateful_step_count=50)
+_LONG = settings(_QUICK, derandomize=False, max_examples=1500, stateful_step_count=50)
 
 MACHINES = [DeltaMachine, NativeMachine, KeyedMachine]
 
